@@ -1,0 +1,1 @@
+"""The main job: plan, count, train, tokenize, manifest."""

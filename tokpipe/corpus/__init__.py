@@ -1,0 +1,1 @@
+"""Raw text: inventory, splits, readers, rejects."""

@@ -1,0 +1,1 @@
+"""Ids to disk: the on-disk contract."""

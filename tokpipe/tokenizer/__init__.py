@@ -1,0 +1,1 @@
+"""Text to ids: units, model, counts, training, report, export."""
