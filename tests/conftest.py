@@ -26,8 +26,10 @@ def shared_messy() -> Path:
     return SHARED / "messy"
 
 
-ENGLISH = "the of and to in is that for it as was with be by on not he this are or his from at which but have an they you were".split()
-HINDI = "है के में की को और से का पर यह कि नहीं एक हैं कर भी लिए गया जो हो था तो इस वह ने अपने ज़िंदगी पढ़ाई विद्यालय स्वतंत्रता".split()
+ENGLISH = tuple(
+    "the of and to in is that for it as was with be by on not he this are or his from at which but have an they you were".split()
+)
+HINDI = tuple("है के में की को और से का पर यह कि नहीं एक हैं कर भी लिए गया जो हो था तो इस वह ने अपने ज़िंदगी पढ़ाई विद्यालय स्वतंत्रता".split())
 
 
 def make_text(rng: random.Random, *, language: str = "mix", num_words: int = 60) -> str:
@@ -41,9 +43,7 @@ def make_text(rng: random.Random, *, language: str = "mix", num_words: int = 60)
         elif pick < 0.92:
             out.append(str(rng.randrange(10_000)))
         else:
-            out.append(
-                rng.choice(["(see", "note)", "—", "।", "\n", "₹500", "क्\u200dष", "😀", "a\u200cb", "\t", "x  y"])
-            )
+            out.append(rng.choice(["(see", "note)", "—", "।", "\n", "₹500", "क्\u200dष", "😀", "a\u200cb", "\t", "x  y"]))
     return " ".join(out)
 
 

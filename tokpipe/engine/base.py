@@ -23,9 +23,7 @@ class Counters:
     """Bytes of text in the terms of the inventory (compressed size for compressed files), so that shares add up to it."""
 
     def __add__(self, other: Counters) -> Counters:
-        return Counters(
-            self.documents + other.documents, self.tokens + other.tokens, self.text_bytes + other.text_bytes
-        )
+        return Counters(self.documents + other.documents, self.tokens + other.tokens, self.text_bytes + other.text_bytes)
 
 
 Report = Callable[[Counters], None]
