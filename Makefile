@@ -3,13 +3,14 @@
 PYTHON ?= python3
 VENV ?= .venv
 CORPUS ?=
-OUT ?= demo/data
 MB ?= 30
+RAW := $(if $(CORPUS),$(CORPUS),demo/raw)
+OUT ?= $(if $(CORPUS),demo/corpus-data,demo/data)
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help venv venv-dev demo test check format clean
+.PHONY: help venv venv-dev demo test test-engines test-long check format clean
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 20
 
@@ -24,6 +25,12 @@ $(VENV)/.dev: $(VENV)/.base
 venv: $(VENV)/.base  ## .venv with what `tokpipe build` needs
 venv-dev: $(VENV)/.dev  ## .venv with everything the tests need
 
+demo: $(VENV)/.base  ## write a sample corpus (or take CORPUS=path), build it, verify it, show what came out
+	$(if $(CORPUS),,test -d demo/raw || $(BIN)/python scripts/sample_corpus.py demo/raw --megabytes $(MB))
+	$(BIN)/tokpipe build --corpus $(RAW) --out $(OUT)
+	$(BIN)/tokpipe verify $(OUT)
+	$(BIN)/tokpipe inspect $(OUT)
+
 check: $(VENV)/.dev  ## formatting, lint, types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -37,6 +44,12 @@ test: $(VENV)/.dev  ## the default test suite, with coverage
 	$(BIN)/python -m coverage erase
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not engine and not gpu and not interop" --cov --cov-report=
 	$(BIN)/python -m coverage report --skip-covered --fail-under=90
+
+test-engines: $(VENV)/.dev  ## Slurm, Ray and S3 on this machine (Slurm tests skip where it is not installed)
+	$(BIN)/python -m pytest -m engine tests
+
+test-long: $(VENV)/.dev  ## the tests that take minutes each
+	$(BIN)/python -m pytest -m "slow and not gpu" --timeout 3600 tests
 
 clean:  ## remove what the targets made, but for .venv
 	rm -rf demo runs .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*
