@@ -1,1 +1,50 @@
 """Ids to disk: the on-disk contract."""
+
+from tokpipe.shards.durable import fsync_folder, side_path, write_durably
+from tokpipe.shards.format import (
+    BIN_SUFFIX,
+    IDX_SUFFIX,
+    SIDE_SUFFIX,
+    TokenDtype,
+    bin_num_bytes,
+    dtype_for_vocab,
+    idx_num_bytes,
+    token_dtype,
+)
+from tokpipe.shards.manifest import (
+    MANIFEST_NAME,
+    MANIFEST_VERSION,
+    Manifest,
+    ShardEntry,
+    TokenizerEntry,
+    dataset_id,
+    read_manifest,
+    write_manifest,
+)
+from tokpipe.shards.reader import Shard
+from tokpipe.shards.writer import ShardInfo, ShardWriter
+
+__all__ = [
+    "BIN_SUFFIX",
+    "IDX_SUFFIX",
+    "MANIFEST_NAME",
+    "MANIFEST_VERSION",
+    "SIDE_SUFFIX",
+    "Manifest",
+    "Shard",
+    "ShardEntry",
+    "ShardInfo",
+    "ShardWriter",
+    "TokenDtype",
+    "TokenizerEntry",
+    "bin_num_bytes",
+    "dataset_id",
+    "dtype_for_vocab",
+    "fsync_folder",
+    "idx_num_bytes",
+    "read_manifest",
+    "side_path",
+    "token_dtype",
+    "write_durably",
+    "write_manifest",
+]
