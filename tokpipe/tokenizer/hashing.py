@@ -55,7 +55,7 @@ fold_multiply: Any = intrinsic(_fold_multiply)
 
 
 @njit(forceinline=True)
-def load_part(data: NDArray[np.uint8], start: int, length: int, stop: int) -> np.uint64:
+def load_part(data: NDArray[np.uint8], start: int, length: int, stop: int) -> Any:
     """The `length` (1 to 8) bytes at `start` as a uint64, zero above; reads nothing at or after `stop`."""
     if start + 8 <= stop:
         return load64(data, start) & (ALL_BITS >> uint64(64 - 8 * length))
@@ -68,7 +68,7 @@ def load_part(data: NDArray[np.uint8], start: int, length: int, stop: int) -> np
 
 
 @njit(forceinline=True)
-def hash_bytes(data: NDArray[np.uint8], start: int, length: int, stop: int) -> np.uint64:
+def hash_bytes(data: NDArray[np.uint8], start: int, length: int, stop: int) -> Any:
     """A 64-bit hash of `data[start : start + length]`, `length >= 1`; every bit is usable. Not stable between versions."""
     h = HASH_SEED ^ uint64(length)
     i, end = start, start + length
