@@ -22,6 +22,8 @@ from tokpipe.shards.manifest import (
     write_manifest,
 )
 from tokpipe.shards.reader import Shard
+from tokpipe.shards.scan import Problem
+from tokpipe.shards.verify import VerifyReport, verify_dataset, verify_folder, verify_shard
 from tokpipe.shards.writer import ShardInfo, ShardWriter
 
 __all__ = [
@@ -31,12 +33,14 @@ __all__ = [
     "MANIFEST_VERSION",
     "SIDE_SUFFIX",
     "Manifest",
+    "Problem",
     "Shard",
     "ShardEntry",
     "ShardInfo",
     "ShardWriter",
     "TokenDtype",
     "TokenizerEntry",
+    "VerifyReport",
     "bin_num_bytes",
     "dataset_id",
     "dtype_for_vocab",
@@ -45,6 +49,9 @@ __all__ = [
     "read_manifest",
     "side_path",
     "token_dtype",
+    "verify_dataset",
+    "verify_folder",
+    "verify_shard",
     "write_durably",
     "write_manifest",
 ]

@@ -1,0 +1,225 @@
+"""Verify a dataset: re-read everything and hold it against the manifest and docs/format.md.
+
+`verify_shard` is one task (a folder, an entry, the manifest), so an engine can spread shards over machines; `verify_folder`
+looks at what lies beside them; `verify_dataset` does both, here and now. None stops at the first problem.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tokpipe.errors import VerificationError
+from tokpipe.shards.format import BIN_SUFFIX, IDX_SUFFIX, SIDE_SUFFIX
+from tokpipe.shards.manifest import Manifest, ShardEntry, read_manifest
+from tokpipe.shards.scan import OnBytes, Problem, hash_file, scan_index, scan_tokens
+
+CARD_NAME = "card.json"
+_SHOWN_PROBLEMS = 20
+COPY_BACK = "Copy the file back, or delete the shard's two files and run the same build again; only this shard is redone."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyReport:
+    """What was read and what is wrong with it."""
+
+    dataset_id: str
+    num_shards: int
+    num_documents: int
+    num_tokens: int
+    num_bytes: int
+    """Bytes of all `.bin` and `.idx` files, as the manifest says."""
+    problems: tuple[Problem, ...]
+    leftovers: tuple[str, ...]
+    """Unfinished files (`*.part`) of attempts that died: harmless, and `tokpipe clean` removes them."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether every promise is kept."""
+        return not self.problems
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as JSON values."""
+        return asdict(self) | {"ok": self.ok, "problems": [asdict(problem) for problem in self.problems]}
+
+    def summary(self) -> str:
+        """The report in a few lines."""
+        text = (
+            f"{self.num_shards:,} shards, {self.num_documents:,} documents, {self.num_tokens:,} tokens, {self.num_bytes:,} bytes "
+            f"re-read; dataset id {self.dataset_id}: {'every promise is kept' if self.ok else f'{len(self.problems)} problems'}."
+        )
+        if self.leftovers:
+            text += f"\n{len(self.leftovers)} unfinished files (*{SIDE_SUFFIX}) of dead attempts; `tokpipe clean` removes them."
+        return text
+
+    def raise_if_bad(self) -> None:
+        """Turn problems into an error.
+
+        Raises:
+            VerificationError: naming the first problems, if there are any.
+        """
+        if self.problems:
+            shown = "".join(f"\n  {problem.message}" for problem in self.problems[:_SHOWN_PROBLEMS])
+            more = len(self.problems) - _SHOWN_PROBLEMS
+            rest = f"\n  ... and {more} more (all of them with --json)" if more > 0 else ""
+            raise VerificationError(f"{len(self.problems)} problems in dataset {self.dataset_id}:{shown}{rest}")
+
+
+def verify_dataset(
+    folder: str | os.PathLike[str],
+    *,
+    on_progress: OnBytes | None = None,
+    fingerprint_of: Callable[[Path], str] | None = None,
+) -> VerifyReport:
+    """Re-read a whole dataset in bounded memory.
+
+    Args:
+        folder: the dataset folder.
+        on_progress: called with the number of bytes read since the last call; they add up to `num_bytes` if all files are whole.
+        fingerprint_of: computes a tokenizer model's fingerprint from its path, so that the model itself is checked too.
+
+    Raises:
+        ManifestError: if the manifest is missing or contradicts itself: then there is nothing to hold the files against.
+    """
+    folder = Path(folder)
+    manifest = read_manifest(folder)
+    problems, leftovers = verify_folder(folder, manifest, fingerprint_of=fingerprint_of)
+    for entry in manifest.shards:
+        problems += verify_shard(folder, entry, manifest, on_bytes=on_progress)
+    return VerifyReport(
+        dataset_id=manifest.dataset_id,
+        num_shards=len(manifest.shards),
+        num_documents=sum(entry.num_documents for entry in manifest.shards),
+        num_tokens=sum(entry.num_tokens for entry in manifest.shards),
+        num_bytes=sum(entry.bin_bytes + entry.idx_bytes for entry in manifest.shards),
+        problems=tuple(problems),
+        leftovers=tuple(leftovers),
+    )
+
+
+def verify_folder(
+    folder: Path, manifest: Manifest, *, fingerprint_of: Callable[[Path], str] | None = None
+) -> tuple[list[Problem], list[str]]:
+    """Check what lies around the shards: files too many, and the tokenizer. Returns problems and leftover `.part` files."""
+    named = {name for entry in manifest.shards for name in (entry.name + BIN_SUFFIX, entry.name + IDX_SUFFIX)}
+    places = sorted({"shards", *(entry.name.rpartition("/")[0] for entry in manifest.shards)})
+    found = sorted({str(path.relative_to(folder)) for place in places for path in (folder / place).glob("*")})
+    problems = [
+        Problem(
+            path=name,
+            kind="extra",
+            message=f"{name}: lies among the shards but is not in the manifest. `tokpipe clean` removes what no receipt names.",
+        )
+        for name in found
+        if name not in named and name.endswith((BIN_SUFFIX, IDX_SUFFIX))
+    ]
+    leftovers = [name for name in found if name.endswith(SIDE_SUFFIX)]
+    return problems + _verify_tokenizer(folder, manifest, fingerprint_of), leftovers
+
+
+def _verify_tokenizer(folder: Path, manifest: Manifest, fingerprint_of: Callable[[Path], str] | None) -> list[Problem]:
+    path, expected = manifest.tokenizer.path, manifest.tokenizer.fingerprint
+    model = folder / path
+    if not model.is_file():
+        message = f"{path}: the tokenizer is missing; without it the ids are only numbers. Copy it back."
+        return [Problem(path=path, kind="missing", message=message)]
+    prints = {path: fingerprint_of(model)} if fingerprint_of is not None else {}
+    card = model.with_name(CARD_NAME)
+    if card.is_file():
+        prints[str(card.relative_to(folder))] = _card_fingerprint(card)
+    return [
+        Problem(
+            path=name,
+            kind="tokenizer",
+            message=f"{name}: is of another tokenizer: fingerprint {found}, the shards were written with {expected}. "
+            "Copy the right one back.",
+        )
+        for name, found in prints.items()
+        if found != expected
+    ]
+
+
+def _card_fingerprint(card: Path) -> str:
+    try:
+        return str(json.loads(card.read_bytes())["fingerprint"])
+    except (ValueError, KeyError, TypeError):
+        return "(unreadable)"
+
+
+def verify_shard(folder: Path, entry: ShardEntry, manifest: Manifest, *, on_bytes: OnBytes | None = None) -> list[Problem]:
+    """Re-read one shard in bounded memory: sizes, hashes, index, ids, one `</s>` per document and at its end.
+
+    Args:
+        folder: the dataset folder.
+        entry: the shard, one of `manifest.shards`.
+        manifest: for dtype, vocabulary and `</s>`, and to tell a swapped file from a damaged one.
+        on_bytes: called with the number of bytes read since the last call.
+
+    Returns:
+        What is wrong, each with what was expected, what was found and what to do; empty if all is well.
+    """
+    report = on_bytes or (lambda _: None)
+    bin_path, idx_path = folder / (entry.name + BIN_SUFFIX), folder / (entry.name + IDX_SUFFIX)
+    if not bin_path.exists() and not idx_path.exists():
+        message = f"{entry.name}: the shard is missing, both its .bin and its .idx. Copy them back or run the same build again."
+        return [Problem(path=entry.name, kind="missing", message=message)]
+    problems = _check_size(idx_path, entry, manifest)
+    if not problems:
+        found, digest = scan_index(idx_path, entry, manifest, report)
+        problems = _check_hash(IDX_SUFFIX, digest, entry, manifest, found)
+    bin_problems = _check_size(bin_path, entry, manifest)
+    if not bin_problems:
+        # A damaged index cannot say where documents end; the ids are still held against the vocabulary.
+        found, digest = scan_tokens(bin_path, None if problems else idx_path, entry, manifest, report)
+        bin_problems = _check_hash(BIN_SUFFIX, digest, entry, manifest, found)
+    return problems + bin_problems
+
+
+def _check_size(path: Path, entry: ShardEntry, manifest: Manifest) -> list[Problem]:
+    suffix = path.suffix
+    name, expected = entry.name + suffix, _promise(entry, suffix)[0]
+    if not path.is_file():
+        message = f"{name}: the file is missing while its other half is there. {COPY_BACK}"
+        return [Problem(path=name, kind="missing", message=message)]
+    found = path.stat().st_size
+    if found == expected:
+        return []
+    # Reading a file of the wrong size is worth it only if another shard's file has that size: they may be swapped.
+    if any(_promise(other, suffix)[0] == found for other in manifest.shards):
+        swapped = _swap_problem(suffix, hash_file(path), entry, manifest)
+        if swapped:
+            return [swapped]
+    kind = "is cut short" if found < expected else "is too long"
+    return [Problem(path=name, kind="size", message=f"{name}: {kind}: {found:,} bytes, expected {expected:,}. {COPY_BACK}")]
+
+
+def _check_hash(suffix: str, digest: str, entry: ShardEntry, manifest: Manifest, found: list[Problem]) -> list[Problem]:
+    """Add a hash that differs to what the contents showed; a swapped file's contents need no words of their own."""
+    name, expected = entry.name + suffix, _promise(entry, suffix)[1]
+    if digest == expected:
+        return found
+    swapped = _swap_problem(suffix, digest, entry, manifest)
+    if swapped:
+        return [swapped]
+    message = f"{name}: its bytes were altered: xxh3-128 {digest}, the manifest says {expected}, same size. {COPY_BACK}"
+    return [Problem(path=name, kind="hash", message=message), *found]
+
+
+def _swap_problem(suffix: str, digest: str, entry: ShardEntry, manifest: Manifest) -> Problem | None:
+    owners = [other.name for other in manifest.shards if _promise(other, suffix)[1] == digest]
+    if not owners or entry.name in owners:
+        return None
+    message = (
+        f"{entry.name}{suffix}: holds the bytes of {owners[0]}{suffix}: the files were swapped or copied over each other. "
+        "Rename them back."
+    )
+    return Problem(path=entry.name + suffix, kind="swapped", message=message)
+
+
+def _promise(entry: ShardEntry, suffix: str) -> tuple[int, str]:
+    """Size and hash that the manifest gives for one half of a shard."""
+    return (entry.bin_bytes, entry.bin_xxh3) if suffix == BIN_SUFFIX else (entry.idx_bytes, entry.idx_xxh3)
