@@ -21,9 +21,19 @@ class Counters:
     tokens: int = 0
     text_bytes: int = 0
     """Bytes of text in the terms of the inventory (compressed size for compressed files), so that shares add up to it."""
+    decoded_bytes: int = 0
+    """Bytes of UTF-8 text as it was worked on, whatever the compression: what a speed is made of."""
 
     def __add__(self, other: Counters) -> Counters:
-        return Counters(self.documents + other.documents, self.tokens + other.tokens, self.text_bytes + other.text_bytes)
+        return Counters(
+            self.documents + other.documents,
+            self.tokens + other.tokens,
+            self.text_bytes + other.text_bytes,
+            self.decoded_bytes + other.decoded_bytes,
+        )
+
+    def __neg__(self) -> Counters:
+        return Counters(-self.documents, -self.tokens, -self.text_bytes, -self.decoded_bytes)
 
 
 Report = Callable[[Counters], None]
@@ -94,4 +104,8 @@ class Engine(Protocol):
             TaskFailedError: if tasks keep failing; every other task is done, and the message names them with their reasons.
             BuildInterruptedError: on Ctrl-C or SIGTERM, after the workers have ended.
         """
+        ...
+
+    def close(self) -> None:
+        """Let go of workers and connections, which an engine may keep from one `run` to the next."""
         ...

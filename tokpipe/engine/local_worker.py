@@ -1,0 +1,93 @@
+"""The process that runs tasks for the local engine: gets (spec, index), sends back counters, then `done` or `failed`.
+
+It is a plain child process started by path, not a `multiprocessing.Process`: scripts that call the library need no
+`if __name__ == "__main__"`, and the environment (one thread per library) is set before numpy is imported.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from types import FrameType
+from typing import Any
+
+from tokpipe.engine.base import Counters, Tasks, TaskSpec
+from tokpipe.errors import TokpipeError
+
+# Linux: the kernel ends this process when its parent dies, even while a C library holds the interpreter.
+PR_SET_PDEATHSIG = 1
+PARENT_POLL_SECONDS = 0.5
+
+
+def describe(error: BaseException) -> str:
+    """The message of a deliberate error; type, message and place of any other."""
+    if isinstance(error, TokpipeError):
+        return str(error)
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({frame.filename}:{frame.lineno})"
+
+
+def die_with(parent: int) -> None:
+    """Make sure that no worker outlives the process that started it, however that one ends."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(PARENT_POLL_SECONDS)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True, name="watch-parent").start()
+
+
+def end_on_terminate() -> None:
+    """SIGTERM raises `SystemExit`, so that a task under way removes what it has written so far; Ctrl-C is the parent's."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def serve(connection: Connection[Any, Any]) -> None:
+    """Run what the parent asks for until it hangs up. The last opened task list is kept with all its state."""
+    opened: TaskSpec | None = None
+    tasks: Tasks | None = None
+    report: Callable[[Counters], None] = lambda counters: connection.send(("progress", counters))  # noqa: E731
+    connection.send(("ready", ""))
+    while True:
+        try:
+            spec, index = connection.recv()
+        except EOFError:
+            return
+        try:
+            if tasks is None or spec != opened:
+                tasks = None  # frees the last stage's tables before the next one's are made
+                tasks, opened = spec.open(), spec
+            tasks.run(index, report)
+        except Exception as error:
+            logging.getLogger(__name__).debug("task %d of %s failed", index, spec.stage, exc_info=True)
+            connection.send(("failed", describe(error)))
+        else:
+            connection.send(("done", ""))
+
+
+def main(descriptor: int, parent: int, level: int) -> None:
+    """Entry of the child process: `descriptor` is its end of the socket pair."""
+    end_on_terminate()
+    die_with(parent)
+    logging.basicConfig(level=level, format="%(message)s", stream=sys.stderr)
+    connection: Connection[Any, Any] = Connection(descriptor)
+    try:
+        serve(connection)
+    except (BrokenPipeError, ConnectionResetError):
+        sys.exit(1)  # the parent is gone, and nobody is left to tell
