@@ -1,0 +1,277 @@
+"""Numba kernels for counting words: cut text as SentencePiece's trainer does, count in a table, sort it, merge sorted runs.
+
+A word is ` *[^ \\n]+| +$`: the spaces before it belong to it, and spaces that end a line are a word of their own. U+2581 counts
+as a space, because the trainer sees spaces as U+2581. A tab ends a word and is dropped: the trainer's table cannot carry one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit, uint64
+from numpy.typing import NDArray
+
+from tokpipe.tokenizer.hashing import hash_bytes, load_part, same_bytes
+
+SPACE, NEWLINE, TAB = 0x20, 0x0A, 0x09
+OTHER, LATIN, DEVANAGARI = 0, 1, 2
+
+# Slots of the `state` array of `count_words`.
+NUM_WORDS, NUM_KEY_BYTES, TABS, LONG_WORDS, LONG_BYTES, RESERVED_WORDS, RESERVED_BYTES, DOCUMENT, POSITION = range(9)
+NUM_STATE = 9
+
+
+@njit(forceinline=True)
+def _space_bytes(data: NDArray[np.uint8], i: int, end: int) -> int:
+    """How many bytes the space at `i` takes: 1 for U+0020, 3 for U+2581 (E2 96 81), 0 if there is none."""
+    byte = data[i]
+    if byte == SPACE:
+        return 1
+    if byte == 0xE2 and i + 2 < end and data[i + 1] == 0x96 and data[i + 2] == 0x81:
+        return 3
+    return 0
+
+
+@njit(cache=True, nogil=True)
+def count_words(
+    data: NDArray[np.uint8],
+    starts: NDArray[np.int64],
+    table: NDArray[np.uint64],
+    keys: NDArray[np.uint8],
+    key_start: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    state: NDArray[np.int64],
+    max_word_bytes: int,
+) -> bool:
+    """Count the words of documents `data[starts[d] : starts[d + 1]]` from where `state` says; True when all are done.
+
+    It stops early, at a word's first byte, when the table or its keys might not take one word more: the caller empties them and
+    calls again. Entries are tag (high 32 bits of the hash) and word number + 1; keys are compared in full.
+    """
+    mask = uint64(len(table) - 1)
+    max_words = len(counts)
+    n, num_bytes, stop = state[NUM_WORDS], state[NUM_KEY_BYTES], len(data)
+    i = state[POSITION]
+    for d in range(state[DOCUMENT], len(starts) - 1):
+        end = starts[d + 1]
+        i = max(i, starts[d])
+        while i < end:
+            if data[i] == NEWLINE:
+                i += 1
+                continue
+            if data[i] == TAB:
+                state[TABS] += 1
+                i += 1
+                continue
+            if n == max_words or num_bytes + max_word_bytes > len(keys):
+                state[NUM_WORDS], state[NUM_KEY_BYTES], state[DOCUMENT], state[POSITION] = n, num_bytes, d, i
+                return False
+            start = i
+            while i < end:
+                step = _space_bytes(data, i, end)
+                if step == 0:
+                    break
+                i += step
+            reserved = False
+            while i < end:
+                byte = data[i]
+                if byte in (SPACE, NEWLINE, TAB):
+                    break
+                if byte == 0xE2 and i + 2 < end and data[i + 1] == 0x96:
+                    if data[i + 2] == 0x81:
+                        break
+                    reserved |= data[i + 2] == 0x85  # U+2585 is how the trainer writes an unknown character
+                i += 1
+            length = i - start
+            if reserved:
+                state[RESERVED_WORDS] += 1
+                state[RESERVED_BYTES] += length
+                continue
+            if length > max_word_bytes:
+                state[LONG_WORDS] += 1
+                state[LONG_BYTES] += length
+                continue
+            h = hash_bytes(data, start, length, stop)
+            tag = h >> uint64(32)
+            p = h & mask
+            while True:
+                entry = table[p]
+                if entry == uint64(0):
+                    table[p] = (tag << uint64(32)) | uint64(n + 1)
+                    keys[num_bytes : num_bytes + length] = data[start:i]
+                    num_bytes += length
+                    counts[n] = 1
+                    n += 1
+                    key_start[n] = num_bytes
+                    break
+                if entry >> uint64(32) == tag:
+                    k = np.int64(entry & uint64(0xFFFFFFFF)) - 1
+                    o = key_start[k]
+                    if key_start[k + 1] - o == length and same_bytes(keys, o, len(keys), data, start, stop, length):
+                        counts[k] += 1
+                        break
+                p = (p + uint64(1)) & mask
+    state[NUM_WORDS], state[NUM_KEY_BYTES], state[DOCUMENT], state[POSITION] = n, num_bytes, 0, 0
+    return True
+
+
+@njit(cache=True, nogil=True)
+def word_scripts(keys: NDArray[np.uint8], starts: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """The script of each word: DEVANAGARI if it holds U+0900-097F, else LATIN if it holds a Latin letter, else OTHER."""
+    out = np.zeros(len(starts) - 1, np.uint8)
+    for w in range(len(out)):
+        i, end = starts[w], starts[w + 1]
+        while i < end:
+            byte = keys[i]
+            if byte < 0x80:
+                lower = byte | 0x20
+                if 0x61 <= lower <= 0x7A:
+                    out[w] = LATIN
+            elif byte == 0xE0 and i + 1 < end and (keys[i + 1] == 0xA4 or keys[i + 1] == 0xA5):
+                out[w] = DEVANAGARI
+                break
+            elif 0xC3 <= byte <= 0xC9 or (byte == 0xE1 and i + 1 < end and 0xB8 <= keys[i + 1] <= 0xBB):
+                out[w] = LATIN  # U+00C0-027F (with the two signs × and ÷) and U+1E00-1EFF
+            i += 1
+    return out
+
+
+@njit(forceinline=True)
+def _prefix(keys: NDArray[np.uint8], start: int, end: int) -> np.uint64:
+    """Up to eight bytes as a big-endian number, zeros behind: numbers compare as the bytes do."""
+    word = uint64(0)
+    for j in range(8):
+        word <<= uint64(8)
+        if start + j < end:
+            word |= uint64(keys[start + j])
+    return word
+
+
+@njit(cache=True, nogil=True)
+def sort_words(keys: NDArray[np.uint8], starts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The order that sorts distinct words by their bytes: a radix sort from the front, eight bytes at a time."""
+    n = len(starts) - 1
+    order = np.arange(n)
+    if n < 2:
+        return order
+    stack = [(0, n, 0)]
+    while len(stack):
+        low, high, depth = stack.pop()
+        size = high - low
+        prefix = np.empty(size, np.uint64)
+        left = np.empty(size, np.int64)
+        for j in range(size):
+            word = order[low + j]
+            prefix[j] = _prefix(keys, starts[word] + depth, starts[word + 1])
+            left[j] = min(starts[word + 1] - starts[word] - depth, 9)
+        # Words that end inside these eight bytes sort before those that go on with zero bytes: hence by `left` first.
+        by_left = np.argsort(left, kind="mergesort")
+        moved = by_left[np.argsort(prefix[by_left], kind="mergesort")]
+        order[low:high] = order[low:high][moved]
+        j = 0
+        while j < size:
+            k = j + 1
+            while k < size and prefix[moved[k]] == prefix[moved[j]]:
+                k += 1
+            first = j
+            while first < k and left[moved[first]] < 9:
+                first += 1
+            if k - first > 1:
+                stack.append((low + first, low + k, depth + 8))
+            j = k
+    return order
+
+
+@njit(cache=True, nogil=True)
+def take_words(
+    keys: NDArray[np.uint8], starts: NDArray[np.int64], order: NDArray[np.int64]
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Copy words in the given order: their bytes one behind the other, and (n + 1,) offsets."""
+    out_starts = np.zeros(len(order) + 1, np.int64)
+    for j in range(len(order)):
+        out_starts[j + 1] = out_starts[j] + starts[order[j] + 1] - starts[order[j]]
+    out = np.empty(out_starts[-1], np.uint8)
+    for j in range(len(order)):
+        out[out_starts[j] : out_starts[j + 1]] = keys[starts[order[j]] : starts[order[j] + 1]]
+    return out, out_starts
+
+
+@njit(cache=True, nogil=True)
+def compare_words(
+    left: NDArray[np.uint8], left_start: int, left_end: int, right: NDArray[np.uint8], right_start: int, right_end: int
+) -> np.int64:
+    """Below 0, 0 or above 0, as the left word's bytes sort before, equal to or after the right word's."""
+    common = min(left_end - left_start, right_end - right_start)
+    i = 0
+    while i < common:
+        size = min(8, common - i)
+        a = load_part(left, left_start + i, size, len(left))
+        b = load_part(right, right_start + i, size, len(right))
+        if a != b:
+            while (a & uint64(255)) == (b & uint64(255)):
+                a >>= uint64(8)
+                b >>= uint64(8)
+            return np.int64(a & uint64(255)) - np.int64(b & uint64(255))
+        i += size
+    return np.int64((left_end - left_start) - (right_end - right_start))
+
+
+@njit(cache=True, nogil=True)
+def upper_bound(
+    keys: NDArray[np.uint8],
+    starts: NDArray[np.int64],
+    sources: NDArray[np.uint16],
+    word: NDArray[np.uint8],
+    source: int,
+) -> int:
+    """How many rows, sorted by (word, source), are at most the given one."""
+    low, high = 0, len(sources)
+    while low < high:
+        middle = (low + high) >> 1
+        order = compare_words(keys, starts[middle], starts[middle + 1], word, 0, len(word))
+        if order < 0 or (order == 0 and sources[middle] <= source):
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@njit(cache=True, nogil=True)
+def merge_rows(
+    a_keys: NDArray[np.uint8],
+    a_starts: NDArray[np.int64],
+    a_sources: NDArray[np.uint16],
+    a_counts: NDArray[np.int64],
+    b_keys: NDArray[np.uint8],
+    b_starts: NDArray[np.int64],
+    b_sources: NDArray[np.uint16],
+    b_counts: NDArray[np.int64],
+) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.uint16], NDArray[np.int64]]:
+    """Merge two blocks of rows sorted by (word, source); equal rows add up."""
+    n, m = len(a_counts), len(b_counts)
+    keys = np.empty(a_starts[n] - a_starts[0] + b_starts[m] - b_starts[0], np.uint8)
+    starts = np.empty(n + m + 1, np.int64)
+    sources, counts = np.empty(n + m, np.uint16), np.empty(n + m, np.int64)
+    i = j = w = 0
+    starts[0] = 0
+    while i < n or j < m:
+        if i == n:
+            order = np.int64(1)
+        elif j == m:
+            order = np.int64(-1)
+        else:
+            order = compare_words(a_keys, a_starts[i], a_starts[i + 1], b_keys, b_starts[j], b_starts[j + 1])
+            if order == 0:
+                order = np.int64(a_sources[i]) - np.int64(b_sources[j])
+        if order <= 0:
+            word, sources[w], counts[w] = a_keys[a_starts[i] : a_starts[i + 1]], a_sources[i], a_counts[i]
+            i += 1
+            if order == 0:
+                counts[w] += b_counts[j]
+                j += 1
+        else:
+            word, sources[w], counts[w] = b_keys[b_starts[j] : b_starts[j + 1]], b_sources[j], b_counts[j]
+            j += 1
+        starts[w + 1] = starts[w] + len(word)
+        keys[starts[w] : starts[w + 1]] = word
+        w += 1
+    return keys[: starts[w]], starts[: w + 1], sources[:w], counts[:w]
