@@ -23,6 +23,7 @@ from tokpipe.shards.manifest import (
 )
 from tokpipe.shards.reader import Shard
 from tokpipe.shards.scan import Problem
+from tokpipe.shards.summary import SourceTotals, StoredDocument, describe, read_document, source_totals, summarize
 from tokpipe.shards.verify import VerifyReport, verify_dataset, verify_folder, verify_shard
 from tokpipe.shards.writer import ShardInfo, ShardWriter
 
@@ -38,16 +39,22 @@ __all__ = [
     "ShardEntry",
     "ShardInfo",
     "ShardWriter",
+    "SourceTotals",
+    "StoredDocument",
     "TokenDtype",
     "TokenizerEntry",
     "VerifyReport",
     "bin_num_bytes",
     "dataset_id",
+    "describe",
     "dtype_for_vocab",
     "fsync_folder",
     "idx_num_bytes",
+    "read_document",
     "read_manifest",
     "side_path",
+    "source_totals",
+    "summarize",
     "token_dtype",
     "verify_dataset",
     "verify_folder",

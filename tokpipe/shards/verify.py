@@ -48,13 +48,17 @@ class VerifyReport:
 
     def summary(self) -> str:
         """The report in a few lines."""
+        verdict = "every byte was re-read and every promise is kept" if self.ok else self._count()
         text = (
-            f"{self.num_shards:,} shards, {self.num_documents:,} documents, {self.num_tokens:,} tokens, {self.num_bytes:,} bytes "
-            f"re-read; dataset id {self.dataset_id}: {'every promise is kept' if self.ok else f'{len(self.problems)} problems'}."
+            f"dataset {self.dataset_id}: {self.num_shards:,} shards, {self.num_documents:,} documents, "
+            f"{self.num_tokens:,} tokens, {self.num_bytes:,} bytes: {verdict}."
         )
         if self.leftovers:
             text += f"\n{len(self.leftovers)} unfinished files (*{SIDE_SUFFIX}) of dead attempts; `tokpipe clean` removes them."
         return text
+
+    def _count(self) -> str:
+        return "1 problem" if len(self.problems) == 1 else f"{len(self.problems):,} problems"
 
     def raise_if_bad(self) -> None:
         """Turn problems into an error.
@@ -65,8 +69,8 @@ class VerifyReport:
         if self.problems:
             shown = "".join(f"\n  {problem.message}" for problem in self.problems[:_SHOWN_PROBLEMS])
             more = len(self.problems) - _SHOWN_PROBLEMS
-            rest = f"\n  ... and {more} more (all of them with --json)" if more > 0 else ""
-            raise VerificationError(f"{len(self.problems)} problems in dataset {self.dataset_id}:{shown}{rest}")
+            rest = f"\n  ... and {more:,} more (all of them with --json)" if more > 0 else ""
+            raise VerificationError(f"{self._count()} in dataset {self.dataset_id}:{shown}{rest}")
 
 
 def verify_dataset(
