@@ -34,7 +34,7 @@ HOMES = {
     "torch": {"dataset", "trainer"},
     "tqdm": {"engine"},
 }
-PURE = {"corpus/splits.py", "shards/format.py", "partition/lanes.py", "partition/order.py", "estimate"}
+PURE = {"corpus/splits.py", "shards/format.py", "partition/lanes.py", "partition/order.py", "partition/phases.py", "estimate"}
 IMPURE_MODULES = {"os", "pathlib", "time", "random", "multiprocessing", "subprocess", "threading", "io", "shutil"}
 
 
