@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tokpipe.errors import LayoutError
+from tokpipe.trainer.loss import TokenLoss
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,9 +131,7 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
         """Map (batch, seq, hidden) to the same shape."""
         # The number of heads follows from the width: under tensor parallel this rank has some of them.
-        query, key, value = (
-            proj(x).unflatten(-1, (-1, self.head_size)) for proj in (self.query, self.key, self.value)
-        )
+        query, key, value = (proj(x).unflatten(-1, (-1, self.head_size)) for proj in (self.query, self.key, self.value))
         query, key = rotate(query, cos, sin), rotate(key, cos, sin)
         attended = self.core(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), mask)
         return self.output(attended.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
@@ -174,6 +173,7 @@ class Transformer(nn.Module):
     embedding: nn.Embedding | None
     norm: nn.RMSNorm | None
     head: nn.Linear | None
+    loss: nn.Module
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -182,17 +182,25 @@ class Transformer(nn.Module):
         self.layers = nn.ModuleDict({str(i): Block(config) for i in range(config.num_layers)})
         self.norm = nn.RMSNorm(config.hidden_size, eps=config.norm_eps)
         self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.loss = TokenLoss()
 
-    def forward(self, x: Tensor, positions: Tensor | None = None, document_ids: Tensor | None = None) -> Tensor:
-        """Tokens to logits; a stage takes hidden states where it has no embedding and returns them where it has no head.
+    def forward(
+        self,
+        x: Tensor,
+        positions: Tensor | None = None,
+        document_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+    ) -> Tensor:
+        """Tokens to logits or to a loss; a stage takes hidden states if it has no embedding, returns them if it has no head.
 
         Args:
             x: (batch, seq) int64 token ids, or (batch, seq, hidden) hidden states.
             positions: (batch, seq) int64 place of every token, for the rotary angles; default 0, 1, 2 …
             document_ids: (batch, seq) int64; if given, attention stays inside runs of equal ids.
+            labels: (batch, seq) int64 next tokens; if given, the head's logits go into the loss and no further.
 
         Returns:
-            (batch, seq, vocab) logits, or (batch, seq, hidden).
+            (1,) summed loss, (batch, seq, vocab) logits, or (batch, seq, hidden).
         """
         if positions is None:
             positions = torch.arange(x.shape[1], device=x.device).expand(x.shape[0], -1)
@@ -204,7 +212,10 @@ class Transformer(nn.Module):
             x = block(x, cos, sin, mask)
         if self.norm is not None:
             x = self.norm(x)
-        return x if self.head is None else self.head(x)  # type: ignore[no-any-return]
+        if self.head is None:
+            return x
+        logits: Tensor = self.head(x)
+        return logits if labels is None else self.loss(logits, labels)  # type: ignore[no-any-return]
 
 
 def initial_weight(config: ModelConfig, name: str, shape: torch.Size, *, seed: int, device: torch.device) -> Tensor:
