@@ -1,1 +1,24 @@
 """Raw text: inventory, splits, readers, rejects."""
+
+from tokpipe.corpus.batches import Cursor, TextBatch
+from tokpipe.corpus.config import CorpusConfig
+from tokpipe.corpus.inventory import Inventory, read_inventory
+from tokpipe.corpus.readers import read_split
+from tokpipe.corpus.rejects import Reject, RejectLog
+from tokpipe.corpus.split_table import Part, Split, Splits, plan_splits, read_row_groups
+
+__all__ = [
+    "CorpusConfig",
+    "Cursor",
+    "Inventory",
+    "Part",
+    "Reject",
+    "RejectLog",
+    "Split",
+    "Splits",
+    "TextBatch",
+    "plan_splits",
+    "read_inventory",
+    "read_row_groups",
+    "read_split",
+]
