@@ -1,0 +1,148 @@
+"""The Slurm engine: its script and parsing everywhere, its behaviour on a real Slurm of two virtual nodes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tokpipe.engine.base import Counters
+from tokpipe.engine.slurm import SlurmConfig, SlurmEngine, new_folder, sbatch_script
+from tokpipe.errors import BuildInterruptedError, EngineError, TaskFailedError
+
+FAST = SlurmConfig(memory="100M", time_limit="00:10:00", poll_seconds=0.3)
+
+
+def attempts(tmp_path, index):
+    return (tmp_path / "toy" / "attempts").read_text().split().count(str(index))
+
+
+def test_script_holds_every_option(tmp_path):
+    config = SlurmConfig(partition="cpu", account="nlp", extra=("--qos=low",), max_parallel=50)
+    script = sbatch_script(config, "tokenize", tmp_path, 200)
+    for line in ("--array=0-199%50", "--partition=cpu", "--account=nlp", "--qos=low", "--signal=B:USR1@120", "--time=04:00:00"):
+        assert f"#SBATCH {line}\n" in script
+    assert script.startswith("#!/bin/sh\n") and "exec " in script
+
+
+def test_an_extra_line_cannot_smuggle_in_a_command():
+    with pytest.raises(ValueError, match="starts with --"):
+        SlurmConfig(extra=("rm -rf /",))
+    with pytest.raises(ValueError, match="one line"):
+        SlurmConfig(extra=("--qos=low\nrm",))
+
+
+def test_each_array_gets_a_folder_of_its_own(tmp_path):
+    assert new_folder(tmp_path, "count").name == "count-0000"
+    (tmp_path / "count-0007").mkdir()
+    (tmp_path / "count-merge-0011").mkdir()
+    assert new_folder(tmp_path, "count").name == "count-0008"
+
+
+def test_a_machine_without_slurm_is_told_so(toy, tmp_path, recorder, monkeypatch):
+    spec = toy(1)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(EngineError, match="needs `sbatch`"):
+        SlurmEngine(FAST, tmp_path / "work").run(spec, recorder)
+
+
+@pytest.mark.engine
+def test_tasks_that_raise_or_are_killed_run_again(slurm, toy, tmp_path, recorder):
+    spec = toy(12, {2: "raise_once", 5: "kill_once"})
+    SlurmEngine(FAST, tmp_path / "work").run(spec, recorder)
+    assert spec.open().missing() == []
+    assert [attempts(tmp_path, i) for i in (2, 5, 7)] == [2, 2, 1]
+    assert recorder.stages == [("toy", sum(range(13)), 0)]
+    assert recorder.total == Counters(documents=12, tokens=120, text_bytes=sum(range(13)))
+    assert recorder.finished == 1
+
+
+@pytest.mark.engine
+def test_a_task_that_always_fails_is_named_and_the_rest_is_done(slurm, toy, tmp_path, recorder):
+    spec = toy(6, {3: "raise"})
+    with pytest.raises(TaskFailedError, match=r"1 of 6 tasks failed 3 times(.|\n)*toy-00003: ValueError: task 3 always fails"):
+        SlurmEngine(FAST, tmp_path / "work").run(spec, recorder)
+    assert spec.open().missing() == [3]
+    (tmp_path / "toy" / "mended").touch()
+    SlurmEngine(FAST, tmp_path / "work").run(spec, recorder)
+    assert spec.open().missing() == []
+    assert attempts(tmp_path, 0) == 1
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("num_tasks", [999, 1000, 1001, 2000])
+def test_more_tasks_than_elements_share_them(slurm, toy, tmp_path, recorder, num_tasks):
+    spec = toy(num_tasks)
+    config = SlurmConfig(memory="100M", poll_seconds=0.3, max_array_size=8)
+    SlurmEngine(config, tmp_path / "work").run(spec, recorder)
+    assert spec.open().missing() == []
+    assert recorder.total.documents == num_tasks
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(("num_elements", "accepted"), [(999, True), (1000, True), (1001, True), (1002, False)])
+def test_the_controller_takes_as_many_elements_as_we_believe(slurm, tmp_path, num_elements, accepted):
+    script = tmp_path / "array.sbatch"
+    script.write_text(sbatch_script(FAST, "toy", tmp_path, num_elements))
+    done = subprocess.run(["sbatch", "--parsable", "--hold", str(script)], capture_output=True, text=True, check=False)
+    assert (done.returncode == 0) is accepted, done.stderr
+    if accepted:
+        subprocess.run(["scancel", done.stdout.strip()], check=True)
+
+
+@pytest.mark.engine
+def test_a_refusal_tells_slurms_own_words(slurm, toy, tmp_path, recorder):
+    config = SlurmConfig(partition="nowhere", memory="100M", poll_seconds=0.3)
+    with pytest.raises(EngineError, match=r"sbatch refused .*[Ii]nvalid partition"):
+        SlurmEngine(config, tmp_path / "work").run(toy(2), recorder)
+
+
+@pytest.mark.engine
+def test_ctrl_c_cancels_the_job(slurm, toy, tmp_path, recorder):
+    spec = toy(4, dict.fromkeys(range(4), "slow"))
+    threading.Timer(2.0, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(BuildInterruptedError, match="run the same command again"):
+        SlurmEngine(FAST, tmp_path / "work").run(spec, recorder)
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        queue = subprocess.run(["squeue", "-h"], capture_output=True, text=True, check=True).stdout
+        if not queue.strip():
+            break
+        time.sleep(0.3)
+    assert not queue.strip()
+
+
+@pytest.mark.engine
+def test_a_lost_node_costs_nothing_but_time(slurm, toy, tmp_path, recorder):
+    """Kill the daemon and the running steps of one node in the middle of its tasks; restart it at the end."""
+    spec = toy(6, dict.fromkeys(range(6), "slow"))
+    pid = slurm.node_pid("n1")
+
+    def kill_node():
+        deadline = time.monotonic() + 30
+        while not list((tmp_path / "toy").glob("started-*")) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        os.kill(pid, signal.SIGKILL)
+        listing = subprocess.run(["pgrep", "-f", r"slurmstepd: \["], capture_output=True, text=True, check=False).stdout
+        nodes = subprocess.run(["squeue", "-h", "-o", "%A %N"], capture_output=True, text=True, check=True).stdout
+        jobs_on_n1 = {line.split()[0] for line in nodes.splitlines() if line.endswith(" n1")}
+        for step in listing.split():
+            title = Path(f"/proc/{step}/cmdline").read_text()
+            if any(f"[{job}." in title for job in jobs_on_n1):
+                subprocess.run(["pkill", "-KILL", "-P", step], check=False)
+                os.kill(int(step), signal.SIGKILL)
+
+    killer = threading.Thread(target=kill_node)
+    killer.start()
+    try:
+        SlurmEngine(FAST, tmp_path / "work").run(spec, recorder)
+    finally:
+        killer.join()
+        subprocess.run(["slurmd", "-N", "n1", "-f", str(slurm.folder / "slurm.conf")], check=True)
+    assert spec.open().missing() == []
+    assert len((tmp_path / "toy" / "attempts").read_text().split()) > 6

@@ -1,0 +1,37 @@
+"""The engine's side of the files that workers on other machines leave: what is new since the last look, and why tasks failed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tokpipe.engine.base import Counters
+
+
+class FileProgress:
+    """Sums the `progress-*.json` of a job folder and hands out what was added since the last call."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self._seen = Counters()
+
+    def new(self) -> Counters:
+        """What was done since the last call. An element that was run again may have started over: never below zero."""
+        total = Counters()
+        for path in self.folder.glob("progress-*.json"):
+            total += Counters(**json.loads(path.read_text(encoding="utf-8")))
+        added = Counters(
+            max(0, total.documents - self._seen.documents),
+            max(0, total.tokens - self._seen.tokens),
+            max(0, total.text_bytes - self._seen.text_bytes),
+        )
+        self._seen += added
+        return added
+
+
+def read_failures(folder: Path) -> dict[int, str]:
+    """Task index -> reason, from the `failure-*.json` of a job folder."""
+    return {
+        int(path.stem.removeprefix("failure-")): str(json.loads(path.read_text(encoding="utf-8"))["reason"])
+        for path in folder.glob("failure-*.json")
+    }
