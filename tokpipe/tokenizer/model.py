@@ -14,8 +14,11 @@ import sentencepiece
 from numpy.typing import NDArray
 
 from tokpipe.errors import TokenizerError
+from tokpipe.tokenizer.cuts import cut_obstacle
 from tokpipe.tokenizer.hashing import column_bytes
+from tokpipe.tokenizer.normalizer import one_character_rules
 from tokpipe.tokenizer.self_check import check_documents
+from tokpipe.tokenizer.units import UnitEncoder
 from tokpipe.tokenizer.vocabulary import Vocabulary, read_vocabulary
 
 logger = logging.getLogger(__name__)
@@ -37,7 +40,13 @@ class Tokenizer:
         except (RuntimeError, ValueError) as error:
             raise TokenizerError(f"{name}: SentencePiece refuses the model: {error}") from error
         self.fingerprint: str = self.vocabulary.fingerprint()
-        self.path_note: str = "plain path"
+        """Hexadecimal, over all that decides the ids."""
+        rules = one_character_rules(self.vocabulary.charsmap)
+        obstacle = cut_obstacle(self.vocabulary, rules)
+        self._units = None if obstacle or rules is None else UnitEncoder(model_bytes, self.vocabulary, rules)
+        self.path_note: str = f"plain path: {obstacle}" if obstacle else "fast path: safe cuts"
+        """Which path `encode_batch` takes, and why."""
+        logger.info("%s: %s", name, self.path_note)
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Tokenizer:
@@ -111,9 +120,17 @@ class Tokenizer:
         Raises:
             ValueError: if the column holds nulls or is not a `large_string` array.
         """
+        data, starts = column_bytes(texts)
+        if self._units is not None:
+            return self._units.encode(data, starts, self.dtype, before=bos_id, after=eos_id)
         before = [] if bos_id is None else [bos_id]
         after = [] if eos_id is None else [eos_id]
-        _, starts = column_bytes(texts)
+        return self._encode_plainly(texts, starts, before, after)
+
+    def _encode_plainly(
+        self, texts: pa.LargeStringArray, starts: NDArray[np.int64], before: list[int], after: list[int]
+    ) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """Every document by SentencePiece, a few megabytes at a time."""
         parts: list[NDArray[Any]] = []
         offsets = np.zeros(len(texts) + 1, np.int64)
         row = 0
