@@ -40,8 +40,8 @@ MAX_DOCUMENTS = 2**31 - 1
 MAX_DOCUMENT_TOKENS = 2**31 - 1
 """Tokens in one document; the length array is int32."""
 MAX_UINT16_VOCAB = 65_500
-"""Largest vocabulary stored as uint16. Megatron's builder switches to int32 from here on, its loader only above 65,536; staying
-below both keeps the two from disagreeing."""
+"""Largest vocabulary stored as uint16. Megatron's builder takes int32 from here on, its loader's shortcut only above 65,536; they
+agree below both, and the dtype code in the index decides in any case."""
 
 TokenDtype = Literal["uint16", "int32"]
 DTYPE_CODES: dict[TokenDtype, int] = {"uint16": 8, "int32": 4}

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -136,17 +136,15 @@ def _why_missing(folder: Path) -> str:
 
 def _to_json(manifest: Manifest) -> bytes:
     """Canonical text: fixed order of fields, one shard a line, then a checksum of everything before it."""
-    tokenizer = {name: getattr(manifest.tokenizer, name) for name in TokenizerEntry.__dataclass_fields__}
     fields: dict[str, Any] = {name: getattr(manifest, name) for name in Manifest.__dataclass_fields__ if name != "shards"}
-    fields["tokenizer"] = tokenizer
+    fields["tokenizer"] = asdict(manifest.tokenizer)
     try:
         # Sorted inside, so that equal settings give equal bytes in whatever order they were put together.
         texts = {name: json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True) for name, value in fields.items()}
-        rows = ",\n".join(json.dumps(shard._asdict(), ensure_ascii=False) for shard in manifest.shards)
+        texts["shards"] = "[\n" + ",\n".join(json.dumps(row._asdict(), ensure_ascii=False) for row in manifest.shards) + "\n]"
+        body = ("{\n" + ",\n".join(f'"{name}": {text}' for name, text in texts.items())).encode()
     except (TypeError, ValueError) as error:
-        raise ManifestError(f"the manifest cannot be written as JSON: {error}") from error
-    head = ",\n".join(f'"{name}": {text}' for name, text in texts.items())
-    body = (f"{{\n{head}" + f',\n"shards": [\n{rows}\n]').encode()
+        raise ManifestError(f"the manifest cannot be written as JSON: {error}. Settings must be plain JSON values.") from error
     return body + _CHECKSUM_MARK + f'"{xxhash.xxh3_128_hexdigest(body)}"\n}}\n'.encode()
 
 
