@@ -78,8 +78,8 @@ class TextBatch:
 def merge_pieces(pieces: Iterable[Piece], log: RejectLog) -> Iterator[TextBatch]:
     """Merge small pieces, clean them, and yield batches of about `BATCH_BYTES`.
 
-    Where a batch ends depends only on where it begins, so a restart from a cursor yields the same batches. When a batch comes out,
-    `log` holds the rejects up to its cursor and none from behind it.
+    Where a batch ends depends only on where it begins, so a restart from a cursor yields the same batches. When a batch comes
+    out, `log` holds the rejects up to its cursor and none from behind it.
     """
     held: list[Piece] = []
     num_bytes = 0
@@ -189,7 +189,7 @@ def _holds_byte(strings: pa.LargeStringArray, byte: int) -> bool:
 def _find_blank(strings: pa.LargeStringArray) -> NDArray[np.bool_]:
     """Return which texts are empty after trimming Unicode white space."""
     data, ends = _text_bytes(strings)
-    blank = ends[1:] == ends[:-1]
+    blank: NDArray[np.bool_] = ends[1:] == ends[:-1]
     some = np.flatnonzero(~blank)
     first = data[ends[:-1][some]]
     # Only a text that begins like white space is trimmed: ASCII controls and space, or the lead bytes of U+0085 to U+3000.

@@ -213,6 +213,6 @@ class _MemberSource:
 def _damage(name: str, kind: str, given: int, offset: int, why: str) -> str:
     """Return the message for a damaged compressed file."""
     return (
-        f"{name}: its {kind} stream is truncated or damaged at byte {offset:,} of the file, after {given:,} bytes of text ({why}). "
-        "Fetch the file again, or take it out of the corpus; nothing of it is used."
+        f"{name}: its {kind} stream is truncated or damaged at byte {offset:,} of the file, after {given:,} bytes of text "
+        f"({why}). Fetch the file again, or take it out of the corpus; nothing of it is used."
     )

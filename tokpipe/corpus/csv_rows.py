@@ -13,9 +13,9 @@ from tokpipe.corpus.batches import BATCH_BYTES, Cursor, Piece
 from tokpipe.corpus.compression import TextStream
 from tokpipe.corpus.rejects import Reject
 from tokpipe.corpus.split_table import Part
-from tokpipe.corpus.tables import unreadable
+from tokpipe.corpus.storage import unreadable
 from tokpipe.corpus.text_files import refuse_utf16
-from tokpipe.errors import MissingColumnError
+from tokpipe.errors import MissingColumnError, UnreadableFileError
 
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
 _DETAIL_CHARACTERS = 80
@@ -42,8 +42,10 @@ def read_csv(name: str, part: Part, part_index: int, start: int, column: tuple[s
             raise MissingColumnError(
                 f"{name}: no column {'.'.join(column)!r}; the header is {header!r}. Choose a column with --text-column."
             ) from error
+        except UnreadableFileError:
+            raise
         except (pa.ArrowException, OSError) as error:
-            raise unreadable(name, part.format.upper(), error) from error
+            raise UnreadableFileError(unreadable(name, part.format.upper(), error)) from error
 
 
 class _SkippedRows:

@@ -24,6 +24,9 @@ RANGE_FORMATS = frozenset({"jsonl", "json", "lines", "paragraphs"})
 ROW_FORMATS = frozenset({"csv", "tsv", "parquet", "arrow"})
 """Formats whose positions are rows; all others count bytes."""
 
+FILE_DOCUMENT_LIMIT_BYTES = 1 << 30
+"""The largest `.txt` file that is taken as one document."""
+
 # Only these shard numbers are taken off a name: `hi-00017-of-01000`, `hi_00017`; `wiki-2024` keeps its year.
 _SHARD_OF = re.compile(r"(?:^|[-_.])\d+[-_]of[-_]\d+$")
 _SHARD_NUMBER = re.compile(r"(?:^|[-_.])\d{5,}$")
@@ -90,3 +93,11 @@ def compression_of_magic(head: bytes) -> str:
     if head[:6] == b"\xfd7zXZ\x00":
         return "xz"
     return ""
+
+
+def too_large_for_one_document(name: str, num_bytes: int) -> str:
+    """Return the message for a `.txt` file that is more than one document can be."""
+    return (
+        f"{name}: {num_bytes:,} bytes or more are too many for one document (at most {FILE_DOCUMENT_LIMIT_BYTES:,}). Choose "
+        "`--text-documents line` or `--text-documents blank-line`, or split the file."
+    )

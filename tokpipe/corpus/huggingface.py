@@ -66,8 +66,10 @@ def list_hub_files(corpus: str) -> list[HubFile]:
     Raises:
         CorpusError: if `datasets` cannot load it.
     """
-    # A name may be a local folder; only the last two colons can separate.
     name, config, split = (*corpus.removeprefix(HF_PREFIX).split(":"), "", "")[:3]
+    if "[" in split:
+        # The cache holds the whole split; a slice exists in memory alone and would be ignored in silence.
+        raise CorpusError(f"{corpus}: a slice of a split cannot be read. Give the split's name alone, or save the slice to disk.")
     import datasets  # costs a second, and only this kind of corpus needs it
 
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from os import PathLike
 
@@ -12,10 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.ipc
 
-from tokpipe.corpus.config import CorpusConfig
-from tokpipe.corpus.formats import compression_of_magic, kind_of_name, source_of_path
-from tokpipe.corpus.huggingface import HF_PREFIX, find_saved_files, list_hub_files
-from tokpipe.corpus.storage import FoundFile, join, list_files, read_head
+from tokpipe.corpus.storage import FoundFile
 from tokpipe.errors import CorpusError
 
 SCHEMA = pa.schema(
@@ -28,8 +24,6 @@ SCHEMA = pa.schema(
         ("compression", pa.dictionary(pa.int32(), pa.string())),
     ]
 )
-FILE_DOCUMENT_LIMIT_BYTES = 1 << 30
-_NUM_THREADS = 16
 _CHUNK_FILES = 65_536
 
 
@@ -132,84 +126,8 @@ def _as_array(values: pa.Array | pa.ChunkedArray) -> pa.LargeStringArray:
     )
 
 
-def read_inventory(config: CorpusConfig) -> Inventory:
-    """List the input files of a corpus.
-
-    Only files above `config.split_bytes` are opened (their first bytes tell whether they can be cut).
-
-    Raises:
-        CorpusError: if the corpus does not exist or holds nothing readable, if a source override matches no file, or if one
-            `.txt` file is too large to be one document.
-    """
-    if config.corpus.startswith(HF_PREFIX):
-        files = list_hub_files(config.corpus)
-        root, sources = "", [entry.source for entry in files]
-        table = _table([entry.file for entry in files], ["arrow"] * len(files), [""] * len(files), sources)
-        return Inventory(root, table, pa.array([], pa.large_string()))
-    root, found = list_files(config.corpus)
-    saved = find_saved_files(root, [file.path for file in found])
-    chosen: list[FoundFile] = []
-    formats: list[str] = []
-    compressions: list[str] = []
-    ignored: list[str] = []
-    for file in found:
-        kind = None if _is_hidden(file.path) else kind_of_name(file.path, text_documents=config.text_documents)
-        if kind is None or saved.get(file.path) is False:
-            ignored.append(file.path)
-            continue
-        chosen.append(file)
-        formats.append(kind.format)
-        compressions.append(kind.compression)
-    if not chosen:
-        raise CorpusError(
-            f"{config.corpus}: none of its {len(found):,} files can be read. Expected .txt, .jsonl, .ndjson, .json, .csv, .tsv "
-            f"(each also .gz, .zst, .bz2, .xz), .parquet or .arrow; found e.g. {', '.join(ignored[:3]) or 'nothing'}."
-        )
-    _sniff_large(root, chosen, compressions, config.split_bytes)
-    _check_document_sizes(root, chosen, formats, compressions)
-    sources = [source_of_path(file.path, config.sources) for file in chosen]
-    _check_overrides(config, sources)
-    return Inventory(root, _table(chosen, formats, compressions, sources), pa.array(ignored, pa.large_string()))
-
-
-def _is_hidden(path: str) -> bool:
-    return path.startswith(".") or "/." in path
-
-
-def _sniff_large(root: str, files: list[FoundFile], compressions: list[str], split_bytes: int) -> None:
-    """Replace what the names of large files say about their compression by what their first bytes say."""
-    large = [index for index, file in enumerate(files) if file.num_bytes > split_bytes]
-    with ThreadPoolExecutor(_NUM_THREADS) as pool:
-        heads = pool.map(lambda index: read_head(join(root, files[index].path)), large)
-        for index, head in zip(large, heads, strict=True):
-            compressions[index] = compression_of_magic(head)
-
-
-def _check_document_sizes(root: str, files: list[FoundFile], formats: list[str], compressions: list[str]) -> None:
-    for file, kind, compression in zip(files, formats, compressions, strict=True):
-        if kind == "text" and not compression and file.num_bytes > FILE_DOCUMENT_LIMIT_BYTES:
-            raise CorpusError(too_large_for_one_document(join(root, file.path), file.num_bytes))
-
-
-def too_large_for_one_document(name: str, num_bytes: int) -> str:
-    """Return the message for a `.txt` file that is more than one document can be."""
-    return (
-        f"{name}: {num_bytes:,} bytes or more are too many for one document (at most {FILE_DOCUMENT_LIMIT_BYTES:,}). Choose "
-        "`--text-documents line` or `--text-documents blank-line`, or split the file."
-    )
-
-
-def _check_overrides(config: CorpusConfig, sources: list[str]) -> None:
-    present = set(sources)
-    for name, glob in config.sources:
-        if name not in present:
-            raise CorpusError(
-                f"--source {name}={glob}: no file under {config.corpus} matches. The glob is compared with the path below the "
-                "corpus; `*` also crosses `/`, and the first match wins."
-            )
-
-
-def _table(files: list[FoundFile], formats: list[str], compressions: list[str], sources: list[str]) -> pa.Table:
+def inventory_table(files: list[FoundFile], formats: list[str], compressions: list[str], sources: list[str]) -> pa.Table:
+    """Return a table as in `SCHEMA`; all lists have one entry a file, sorted by path."""
     columns = [
         pa.array([file.path for file in files], pa.large_string()),
         pa.array(sources, pa.string()).dictionary_encode(),

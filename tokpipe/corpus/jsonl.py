@@ -1,8 +1,8 @@
 """JSON lines: Arrow's parser for good blocks, line by line where it refuses one, so that only the bad records are lost.
 
-Arrow reads JSON, not JSON lines: it takes two objects on one line, or one over two lines, without a word. A block is only believed
-if every line begins with `{` and ends with `}`, and as many records came out as lines went in: together these leave no other
-reading than one record a line.
+Arrow reads JSON, not JSON lines: it takes two objects on one line, or one over two lines, without a word. A block is only
+believed if every line begins with `{` and ends with `}`, and as many records came out as lines went in: together these leave no
+other reading than one record a line.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import pyarrow.json as pj
 from numpy.typing import NDArray
 
 from tokpipe.corpus.batches import Cursor, Piece
+from tokpipe.corpus.json_records import read_record
 from tokpipe.corpus.record_blocks import JSON_LINES, find_lines, iter_record_blocks
 from tokpipe.corpus.rejects import Reject
 from tokpipe.corpus.split_table import Part
@@ -194,38 +195,3 @@ def _parse_with_arrow(
     if len(column) > 1:
         values = pc.struct_field(values, list(column[1:]))
     return pa.concat_arrays(values.chunks).view(pa.large_binary())
-
-
-def read_record(raw: bytes, column: tuple[str, ...]) -> tuple[bytes | None, str, str]:
-    """Read one line with Python's parser: (text, "", "") or (None, reason, detail). Of a key given twice the last one counts."""
-    try:
-        value = json.loads(raw.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        return None, "invalid_utf8", f"{error.reason} at byte {error.start:,} of the line"
-    except RecursionError:
-        return None, "bad_json", "nested too deeply"
-    except ValueError as error:
-        return None, "bad_json", str(error)
-    if not isinstance(value, dict):
-        return None, "not_an_object", f"the record is of JSON type {_json_type(value)}"
-    for name in column:
-        if value is None:
-            return None, "null_text", ""
-        if not isinstance(value, dict):
-            return None, "not_a_string", f"{name!r} is looked for in a value of JSON type {_json_type(value)}"
-        if name not in value:
-            return None, "missing_text", f"no {'.'.join(column)!r}; keys: {', '.join(map(repr, list(value)[:10]))}"
-        value = value[name]
-    if value is None:
-        return None, "null_text", ""
-    if not isinstance(value, str):
-        return None, "not_a_string", f"the text is of JSON type {_json_type(value)}"
-    try:
-        return value.encode("utf-8"), "", ""
-    except UnicodeEncodeError as error:
-        return None, "lone_surrogate", f"U+{ord(value[error.start]):04X} at character {error.start:,} of the text"
-
-
-def _json_type(value: object) -> str:
-    names = {dict: "object", list: "array", str: "string", bool: "boolean", int: "number", float: "number", type(None): "null"}
-    return names[type(value)]

@@ -1,7 +1,7 @@
 """Blocks of whole records from a byte range: who owns which record, decided so that any cut gives every record exactly once.
 
-A record ends at a newline, or at a blank line. It belongs to the range that holds its first byte: a range skips to the first record
-that begins in it, and reads past its end to finish the last.
+A record ends at a newline, or at a blank line. It belongs to the range that holds its first byte: a range skips to the first
+record that begins in it, and reads past its end to finish the last.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def find_lines(block: bytes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 def find_blank(block: bytes, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return which lines hold white space alone, at most `MAX_BLANK_LINE_BYTES` of it."""
     data = np.frombuffer(block, dtype=np.uint8)
-    blank = stops == starts
+    blank: NDArray[np.bool_] = stops == starts
     suspects = np.flatnonzero((stops > starts) & (stops - starts <= MAX_BLANK_LINE_BYTES))
     suspects = suspects[_WHITE[data[starts[suspects]]] & _WHITE[data[stops[suspects] - 1]]]
     for line in suspects.tolist():
@@ -116,6 +116,8 @@ def iter_record_blocks(name: str, start: int, stop: int, rule: RecordRule) -> It
         UnreadableFileError: if the file is damaged, or a record is longer than 1 GiB.
     """
     with TextStream(name, start=max(0, start - rule.look_back_bytes)) as stream:
+        if stop >= 0 and stream.compression:
+            raise UnreadableFileError(f"{name}: planned as a plain file, but it is compressed now. Plan again.")
         window = _Window(stream, rule)
         if start > 0:
             window.skip_to_record(start)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tokpipe.corpus.formats import RANGE_FORMATS
 from tokpipe.corpus.inventory import Inventory
 from tokpipe.corpus.splits import EXPANSION, RANGES, ROW_GROUPS, WHOLE, PartArrays, plan_parts
-from tokpipe.corpus.storage import join, open_file
+from tokpipe.corpus.storage import join
 from tokpipe.errors import CorpusError, UnreadableFileError
 
 PART_TYPE = pa.struct(
@@ -132,12 +132,12 @@ def read_row_groups(inventory: Inventory, *, split_bytes: int) -> dict[int, list
 
 def _row_group_sizes(name: str) -> list[int]:
     try:
-        with open_file(name) as file:
+        with open_arrow(name) as file:
             footer = pq.ParquetFile(file).metadata
-    except (pa.ArrowInvalid, OSError) as error:
-        raise UnreadableFileError(
-            f"{name}: its Parquet footer cannot be read ({error}). Fetch or write the file again."
-        ) from error
+    except UnreadableFileError:
+        raise
+    except (pa.ArrowException, OSError) as error:
+        raise UnreadableFileError(unreadable(name, "Parquet", error)) from error
     groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
     return [sum(group.column(j).total_compressed_size for j in range(group.num_columns)) for group in groups]
 

@@ -5,6 +5,7 @@ Pure arithmetic over sizes. It is never told how many workers there are, so the 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ WHOLE = 0
 RANGES = 1
 ROW_GROUPS = 2
 
-# How much text a compressed stream is taken to hold when small files are packed together; gzip and zstd of real text reach 3 to 5.
+# How much text a compressed stream is taken to hold when small files are packed together; gzip and zstd reach 3 to 5.
 EXPANSION = 4
 
 
@@ -63,7 +64,7 @@ def cut_range(num_bytes: int, *, split_bytes: int) -> list[tuple[int, int]]:
     """
     count = max(1, -(-num_bytes // split_bytes))
     edges = [num_bytes * i // count for i in range(count + 1)]
-    return list(zip(edges, edges[1:], strict=False))
+    return list(itertools.pairwise(edges))
 
 
 def cut_row_groups(sizes: Sequence[int], *, split_bytes: int) -> list[tuple[int, int]]:
@@ -73,7 +74,7 @@ def cut_row_groups(sizes: Sequence[int], *, split_bytes: int) -> list[tuple[int,
         `cut_row_groups([4, 4, 4], split_bytes=8)` is `[(0, 2), (2, 3)]`.
     """
     cuts = pack_files(sizes, split_bytes=split_bytes)
-    return list(zip(cuts, cuts[1:], strict=False))
+    return list(itertools.pairwise(cuts))
 
 
 def plan_parts(
@@ -134,7 +135,7 @@ class _Builder:
     def pack(self, files: list[int], num_bytes: NDArray[np.int64], weight: NDArray[np.int64]) -> None:
         """Add whole files, several to a split."""
         cuts = pack_files(weight[files].tolist() if files else [], split_bytes=self._split_bytes)
-        for start, stop in zip(cuts, cuts[1:], strict=False):
+        for start, stop in itertools.pairwise(cuts):
             chosen = files[start:stop]
             self._rows += [(index, 0, -1, size) for index, size in zip(chosen, num_bytes[chosen].tolist(), strict=True)]
             self._starts.append(len(self._rows))

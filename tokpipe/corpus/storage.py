@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import fsspec
+import pyarrow as pa
 
 from tokpipe.errors import CorpusError, UnreadableFileError
 
@@ -60,6 +61,26 @@ def open_file(name: str) -> IO[bytes]:
         return opened
     except OSError as error:
         raise UnreadableFileError(f"{name}: cannot be opened ({error}). Check that it exists and may be read.") from error
+
+
+def open_arrow(name: str) -> Any:
+    """Open one file for Arrow's own readers, without Python in between if it is local.
+
+    Raises:
+        UnreadableFileError: if it is gone or may not be read.
+    """
+    path = local_path(name)
+    if path is None:
+        return pa.PythonFile(open_file(name), mode="r")
+    try:
+        return pa.OSFile(path)
+    except OSError as error:
+        raise UnreadableFileError(f"{name}: cannot be opened ({error}). Check that it exists and may be read.") from error
+
+
+def unreadable(name: str, kind: str, error: Exception) -> str:
+    """Return the message for a file that Arrow refuses."""
+    return f"{name}: cannot be read as {kind} ({error}). Fetch or write it again, or take it out of the corpus."
 
 
 def read_head(name: str, num_bytes: int = HEAD_BYTES) -> bytes:
@@ -120,7 +141,7 @@ def _list_url(location: str) -> tuple[str, list[FoundFile]]:
     if not listing:
         raise CorpusError(f"{location}: no such file or folder, or nothing in it.")
     if list(listing) == [inner]:
-        root, slash, _ = location.rpartition("/")
+        root, _, _ = location.rpartition("/")
         base = inner.rpartition("/")[0]
     else:
         root, base = location.rstrip("/"), inner

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,10 +12,11 @@ import pyarrow.ipc
 import pyarrow.parquet as pq
 
 from tokpipe.corpus.batches import BATCH_BYTES, Cursor, Piece
+from tokpipe.corpus.columns import check_column
 from tokpipe.corpus.rejects import Reject
 from tokpipe.corpus.split_table import Part
-from tokpipe.corpus.storage import local_path, open_file
-from tokpipe.errors import MissingColumnError, UnreadableFileError
+from tokpipe.corpus.storage import open_arrow, unreadable
+from tokpipe.errors import UnreadableFileError
 
 _READ_AHEAD_BYTES = 8 << 20
 _ARROW_MAGIC = b"ARROW1"
@@ -30,7 +31,7 @@ def read_parquet(name: str, part: Part, part_index: int, start: int, column: tup
         MissingColumnError: if the file has no such column.
     """
     try:
-        with _open_native(name) as file:
+        with open_arrow(name) as file:
             table = pq.ParquetFile(file, buffer_size=_READ_AHEAD_BYTES)
             check_column(name, table.schema_arrow, column)
             footer = table.metadata
@@ -49,8 +50,10 @@ def read_parquet(name: str, part: Part, part_index: int, start: int, column: tup
                     use_threads=False,
                 )
                 yield from _pieces(part, part_index, batches, first_rows[group], start, column, share)
+    except UnreadableFileError:
+        raise
     except (pa.ArrowException, OSError) as error:
-        raise unreadable(name, "Parquet", error) from error
+        raise UnreadableFileError(unreadable(name, "Parquet", error)) from error
 
 
 def _text_bytes(group: Any, column: tuple[str, ...]) -> int:
@@ -72,7 +75,7 @@ def read_arrow(name: str, part: Part, part_index: int, start: int, column: tuple
         MissingColumnError: if the file has no such column.
     """
     try:
-        with _open_native(name) as file:
+        with open_arrow(name) as file:
             batches, schema = _open_ipc(name, file)
             check_column(name, schema, column)
             row = 0
@@ -85,8 +88,10 @@ def read_arrow(name: str, part: Part, part_index: int, start: int, column: tuple
                     slices = (only.slice(first, step) for first in range(0, batch.num_rows, step))
                     yield from _pieces(part, part_index, slices, row, start, column, share)
                 row += batch.num_rows
+    except UnreadableFileError:
+        raise
     except (pa.ArrowException, OSError) as error:
-        raise unreadable(name, "Arrow", error) from error
+        raise UnreadableFileError(unreadable(name, "Arrow", error)) from error
 
 
 def _open_ipc(name: str, file: Any) -> tuple[Iterator[pa.RecordBatch], pa.Schema]:
@@ -153,66 +158,3 @@ def _text_column(batch: pa.RecordBatch, column: tuple[str, ...]) -> tuple[pa.Lar
         values = values.cast(pa.large_string())
     values = values.cast(pa.large_binary())
     return values.drop_null() if not valid.all() else values, valid
-
-
-def check_column(name: str, schema: pa.Schema, column: tuple[str, ...]) -> None:
-    """Check that a schema has a column of text at this path.
-
-    Raises:
-        MissingColumnError: if not; the message lists the text columns that exist.
-    """
-    kind: pa.DataType = pa.struct(list(schema))
-    for step in column:
-        index = kind.get_field_index(step) if pa.types.is_struct(kind) else -1
-        if index < 0:
-            break
-        kind = kind.field(index).type
-    else:
-        if _is_text(kind):
-            return
-        raise MissingColumnError(
-            f"{name}: column {'.'.join(column)!r} holds {kind}, not text. Text columns: {_list_text(schema)}. Choose one with "
-            "--text-column."
-        )
-    raise MissingColumnError(
-        f"{name}: no column {'.'.join(column)!r}. Text columns: {_list_text(schema)}; all columns: {', '.join(schema.names)}. "
-        "Choose one with --text-column."
-    )
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    if isinstance(kind, pa.BaseExtensionType):
-        kind = kind.storage_type
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or kind == pa.string_view())
-
-
-def _list_text(schema: pa.Schema) -> str:
-    return ", ".join(_text_paths(list(schema), "")) or "none"
-
-
-def _text_paths(fields: list[pa.Field], prefix: str) -> Iterator[str]:
-    for entry in fields:
-        if _is_text(entry.type):
-            yield prefix + entry.name
-        elif pa.types.is_struct(entry.type):
-            yield from _text_paths(list(entry.type), f"{prefix}{entry.name}.")
-
-
-def _open_native(name: str) -> Any:
-    """Open a file for Arrow's own readers: mapped if it is local, else through fsspec."""
-    path = local_path(name)
-    if path is None:
-        opened: IO[bytes] = open_file(name)
-        return pa.PythonFile(opened, mode="r")
-    return pa.OSFile(path)
-
-
-def unreadable(name: str, kind: str, error: Exception) -> Exception:
-    """Return an Arrow error as one that names the file; errors of ours pass as they are."""
-    if isinstance(error, (UnreadableFileError, MissingColumnError)):
-        return error
-    return UnreadableFileError(
-        f"{name}: cannot be read as {kind} ({error}). Fetch or write it again, or take it out of the corpus."
-    )

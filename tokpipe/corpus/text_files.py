@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from tokpipe.corpus.batches import Cursor, Piece
 from tokpipe.corpus.compression import TextStream
-from tokpipe.corpus.inventory import FILE_DOCUMENT_LIMIT_BYTES, too_large_for_one_document
+from tokpipe.corpus.formats import FILE_DOCUMENT_LIMIT_BYTES, too_large_for_one_document
 from tokpipe.corpus.record_blocks import PARAGRAPHS, TEXT_LINES, find_blank, find_lines, iter_record_blocks, take_slices
 from tokpipe.corpus.rejects import Reject
 from tokpipe.corpus.split_table import Part
@@ -17,23 +17,35 @@ from tokpipe.errors import UnreadableFileError
 
 BOM = b"\xef\xbb\xbf"
 _UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
+_SAMPLE_BYTES = 4096
+_MIN_SAMPLE_BYTES = 32
+_HIGH_BYTE_SHARE = 0.9
 
 
 def starts_as_utf16(head: bytes) -> bool:
-    """Return whether a file's first bytes are a UTF-16 (or UTF-32) byte order mark."""
-    return head[:2] in _UTF16_BOMS
+    """Return whether a file's first bytes are UTF-16 (or UTF-32): by the byte order mark, or by every second byte.
+
+    Without a mark, UTF-16 of Devanagari and ASCII is valid UTF-8 by accident: its high bytes are 0x09 and 0x00, tabs and NULs. No
+    text has one of these as nearly every second byte and letters between.
+    """
+    if head[:2] in _UTF16_BOMS:
+        return True
+    sample = np.frombuffer(head[:_SAMPLE_BYTES], dtype=np.uint8)
+    if len(sample) < _MIN_SAMPLE_BYTES:
+        return False
+    low = (sample == 0x00) | (sample == 0x09)
+    shares = float(low[0::2].mean()), float(low[1::2].mean())
+    return max(shares) > _HIGH_BYTE_SHARE >= 2 * min(shares)
 
 
 def refuse_utf16(name: str, head: bytes) -> None:
-    """Raise if a file of many records begins with a UTF-16 mark: refusing each of its records would say too little.
+    """Raise if a file of many records is UTF-16: to refuse each of its records would say too little.
 
     Raises:
         UnreadableFileError: naming the file.
     """
     if starts_as_utf16(head):
-        raise UnreadableFileError(
-            f"{name}: begins with a UTF-16 byte order mark. Expected UTF-8; convert it, e.g. `iconv -f UTF-16 -t UTF-8`."
-        )
+        raise UnreadableFileError(f"{name}: is UTF-16. Expected UTF-8; convert it, e.g. with `iconv -f UTF-16 -t UTF-8`.")
 
 
 def read_file_document(name: str, part: Part, part_index: int, start: int) -> Iterator[Piece]:
@@ -51,7 +63,7 @@ def read_file_document(name: str, part: Part, part_index: int, start: int) -> It
     rejects = []
     texts = pa.array([data.removeprefix(BOM)] if data else [], pa.large_binary())
     if starts_as_utf16(data):
-        detail = "begins with a UTF-16 byte order mark; convert the file to UTF-8"
+        detail = "the file is UTF-16; convert it to UTF-8"
         rejects, texts = [Reject(part.path, 0, "utf16", detail)], pa.array([], pa.large_binary())
     yield Piece(
         path=part.path,
