@@ -1,0 +1,213 @@
+"""The plan: the listing of the corpus, cut into splits, with the settings. Made once; every later run is checked against it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tokpipe import __version__
+from tokpipe.build.config import BuildConfig, differences, from_settings, settings_hash
+from tokpipe.build.store import Store
+from tokpipe.corpus import Inventory, Splits, plan_splits, read_inventory
+from tokpipe.errors import BuildError, CorpusChangedError, SettingsChangedError
+from tokpipe.shards import MANIFEST_NAME
+from tokpipe.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
+
+PLAN = "build/plan.json"
+INVENTORY = "build/inventory.arrow"
+SPLITS = "build/splits.arrow"
+TOKENIZER = "tokenizer"
+MODEL = "tokenizer/tokenizer.model"
+PLAN_VERSION = 1
+MAX_LINES = 10
+# Above this much input the words of a part of it decide the vocabulary as well as all of them would.
+COUNT_ALL_BYTES = 100_000_000_000
+COUNT_ABOUT_BYTES = 50_000_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What `build/plan.json` says."""
+
+    hash: str
+    """Names the plan: settings, corpus, given tokenizer."""
+    settings: dict[str, Any]
+    """The settings that decide the output."""
+    max_rejects: float
+    """Of the latest run; not part of the hash."""
+    corpus_fingerprint: str
+    tokenizer_fingerprint: str
+    """Of the given tokenizer; empty if one is trained."""
+    sources: tuple[str, ...]
+    num_files: int
+    num_ignored: int
+    num_splits: int
+    num_bytes: int
+    """Of all input files, as they lie on disk."""
+    counted: tuple[int, ...]
+    """Splits whose words are counted; none with a given tokenizer."""
+    inventory: str = INVENTORY
+    """Name of the inventory's file in the store."""
+    splits: str = SPLITS
+    tool_version: str = __version__
+    version: int = PLAN_VERSION
+
+    def config(self, out: str) -> BuildConfig:
+        """The build's config as tasks need it."""
+        return from_settings(self.settings, out=out, max_rejects=self.max_rejects)
+
+    def to_bytes(self) -> bytes:
+        """As JSON."""
+        return json.dumps({field.name: getattr(self, field.name) for field in fields(self)}, indent=1).encode() + b"\n"
+
+
+def read_plan(store: Store) -> Plan:
+    """Read the plan of an output.
+
+    Raises:
+        BuildError: if there is none, or this version cannot read it.
+    """
+    where = f"{store.out}/{PLAN}"
+    try:
+        found = json.loads(store.read(PLAN))
+        version = found["version"]
+        if version == PLAN_VERSION:
+            return Plan(**{name: tuple(value) if isinstance(value, list) else value for name, value in found.items()})
+    except FileNotFoundError as error:
+        raise BuildError(f"{where}: is not there, so {store.out} is no build. Give the --out of `tokpipe build`.") from error
+    except (ValueError, TypeError, KeyError) as error:
+        raise BuildError(f"{where}: cannot be understood ({error}). Restore it, or build into another --out.") from error
+    raise BuildError(f"{where}: has version {version}, expected {PLAN_VERSION}. Finish it with the tokpipe that began it.")
+
+
+def make_plan(config: BuildConfig, store: Store) -> Plan:
+    """Return the plan of `config.out`: a new one, or the one that is there if settings and corpus still are what they were.
+
+    Raises:
+        SettingsChangedError: if the output was begun with other settings, or is a finished dataset without its build folder.
+        CorpusChangedError: if files came, went, or changed.
+        CorpusError: if there is nothing to read.
+    """
+    inventory = read_inventory(config.corpus)
+    settings = config.settings()
+    tokenizer = Tokenizer.load(config.tokenizer) if config.tokenizer else None
+    fingerprint = tokenizer.fingerprint if tokenizer else ""
+    name = settings_hash(settings, inventory.fingerprint(), fingerprint)
+    if store.exists(PLAN):
+        plan = read_plan(store)
+        if plan.hash != name:
+            _refuse(plan, settings, inventory, fingerprint, store)
+        if plan.max_rejects != config.max_rejects:
+            plan = _with_max_rejects(plan, config.max_rejects)
+            store.write(PLAN, plan.to_bytes())
+        return plan
+    if store.exists(MANIFEST_NAME):
+        raise SettingsChangedError(
+            f"{store.out}: holds a finished dataset but not its {PLAN}, so nobody can tell whether it is this one. "
+            "Give another --out."
+        )
+    return _write_plan(config, settings, inventory, fingerprint, name, store)
+
+
+def _write_plan(
+    config: BuildConfig, settings: dict[str, Any], inventory: Inventory, fingerprint: str, name: str, store: Store
+) -> Plan:
+    splits = plan_splits(inventory, split_bytes=config.corpus.split_bytes)
+    fraction = 0.0 if config.tokenizer else config.count_fraction or default_count_fraction(inventory.num_bytes)
+    with store.attempt("plan") as attempt:
+        inventory.write(attempt.path(INVENTORY))
+        splits.write(attempt.path(SPLITS))
+        if config.tokenizer:
+            given = Path(config.tokenizer)
+            attempt.path(MODEL).write_bytes((given / "tokenizer.model" if given.is_dir() else given).read_bytes())
+            attempt.publish(MODEL)
+        plan = Plan(
+            hash=name,
+            settings=settings,
+            max_rejects=config.max_rejects,
+            corpus_fingerprint=inventory.fingerprint(),
+            tokenizer_fingerprint=fingerprint,
+            sources=inventory.sources,
+            num_files=len(inventory),
+            num_ignored=len(inventory.ignored),
+            num_splits=len(splits),
+            num_bytes=inventory.num_bytes,
+            counted=counted_splits(splits.sources, fraction),
+            inventory=attempt.publish(INVENTORY),
+            splits=attempt.publish(SPLITS),
+        )
+    store.write(PLAN, plan.to_bytes())
+    return plan
+
+
+def default_count_fraction(num_bytes: int) -> float:
+    """All of a corpus up to 100 GB, above that what gives about 50 GB."""
+    return 1.0 if num_bytes <= COUNT_ALL_BYTES else COUNT_ABOUT_BYTES / num_bytes
+
+
+def counted_splits(sources: Sequence[str], fraction: float) -> tuple[int, ...]:
+    """The splits whose words are counted: `fraction` of every source's, evenly spread, at least one of each.
+
+    Example:
+        `counted_splits(["en", "en", "en", "en", "hi"], 0.5)` is `(0, 2, 4)`.
+    """
+    if not fraction:
+        return ()
+    chosen: list[int] = []
+    for _, group in itertools.groupby(range(len(sources)), key=lambda index: sources[index]):
+        own = list(group)
+        count = min(len(own), max(1, math.ceil(fraction * len(own))))
+        chosen += [own[i * len(own) // count] for i in range(count)]
+    return tuple(chosen)
+
+
+def read_splits(store: Store, plan: Plan) -> Splits:
+    """The plan's splits, mapped into memory."""
+    return Splits.read(store.local(plan.splits))
+
+
+def split_sizes(splits: Splits) -> list[int]:
+    """(num_splits,) bytes of each split, as plain integers."""
+    return [int(size) for size in np.asarray(splits.num_bytes)]
+
+
+def _with_max_rejects(plan: Plan, max_rejects: float) -> Plan:
+    changed = {field.name: getattr(plan, field.name) for field in fields(plan)}
+    return Plan(**{**changed, "max_rejects": max_rejects})
+
+
+def _refuse(plan: Plan, settings: dict[str, Any], inventory: Inventory, fingerprint: str, store: Store) -> None:
+    """Say what differs.
+
+    Raises:
+        SettingsChangedError: if settings or the given tokenizer do.
+        CorpusChangedError: if the listing does.
+    """
+    lines = differences(plan.settings, settings)
+    if not lines and plan.tokenizer_fingerprint != fingerprint:
+        lines = [f"tokenizer: the file holds another model (fingerprint was {plan.tokenizer_fingerprint}, now {fingerprint})"]
+    if lines:
+        raise SettingsChangedError(
+            f"{store.out}: was begun with other settings:\n"
+            + "\n".join(f"  {line}" for line in lines)
+            + "\nGive the old settings to go on, or another --out to begin anew."
+        )
+    changes = Inventory.read(store.local(plan.inventory)).diff(inventory)
+    shown = list(itertools.islice(changes, MAX_LINES))
+    more = sum(1 for _ in changes)
+    raise CorpusChangedError(
+        f"{plan.settings['corpus']['corpus']}: is not the corpus that {store.out} was begun with:\n"
+        + "\n".join(f"  {line}" for line in shown)
+        + (f"\n  and {more:,} more" if more else "")
+        + "\nPut the files back, or give another --out to begin anew."
+    )

@@ -1,0 +1,103 @@
+"""Text to shards: one task reads one split and publishes it piece by piece, so that a restart goes on after the last piece."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+
+from tokpipe.build.config import BuildConfig
+from tokpipe.build.piece import Ends, PieceName, PieceWriter
+from tokpipe.build.plan import TOKENIZER, Plan, read_splits, split_sizes
+from tokpipe.build.receipts import Receipt, add_receipts, piece_name, read_pieces
+from tokpipe.build.rejects import PieceRejects, check_task
+from tokpipe.build.stage import StageTasks
+from tokpipe.build.store import Attempt, Store
+from tokpipe.corpus import Cursor, read_split
+from tokpipe.engine.base import Counters, Report
+from tokpipe.errors import TokenizerError
+from tokpipe.tokenizer import Tokenizer
+
+TOKENIZE = "tokenize"
+
+
+def document_ends(tokenizer: Tokenizer, config: BuildConfig) -> Ends:
+    """The ids around each document.
+
+    Raises:
+        TokenizerError: if the model has no `</s>` (or `<s>`, where it is asked for) and no id was given for it.
+    """
+    eos_id = config.eos_id if config.eos_id >= 0 else tokenizer.eos_id
+    if eos_id is None:
+        raise TokenizerError(f"{tokenizer.name}: has no </s> to end documents with. Say which id does: --eos-id N.")
+    if eos_id >= tokenizer.vocab_size:
+        raise TokenizerError(f"{tokenizer.name}: --eos-id {eos_id} is not one of its {tokenizer.vocab_size:,} ids (0 and up).")
+    if config.prepend_bos and tokenizer.bos_id is None:
+        raise TokenizerError(f"{tokenizer.name}: has no <s>, so --prepend-bos cannot be done. Leave it out.")
+    return Ends(eos_id=eos_id, bos_id=tokenizer.bos_id if config.prepend_bos else None)
+
+
+class TokenizeTasks(StageTasks):
+    """Encode the documents of one split."""
+
+    def __init__(self, store: Store, plan: Plan) -> None:
+        self._splits = read_splits(store, plan)
+        super().__init__(store, plan, TOKENIZE, split_sizes(self._splits))
+
+    @functools.cached_property
+    def _tokenizer(self) -> Tokenizer:
+        """Loaded by the first task and kept, with its table, for the later ones."""
+        return Tokenizer.load(self.store.local(TOKENIZER))
+
+    def name(self, index: int) -> str:
+        """Stage, number, size and source."""
+        return f"{super().name(index)} of {self._splits[index].source}"
+
+    def run(self, index: int, report: Report) -> None:
+        """Do the task; its own receipt repeats what those of its pieces said, so they go."""
+        super().run(index, report)
+        # The last one first, so that a removal that is cut short is found again.
+        for piece in reversed(range(len(read_pieces(self.store, self.stage, index, self.plan.hash)))):
+            self.store.remove(piece_name(self.stage, index, piece))
+
+    def work(self, index: int, attempt: Attempt, report: Report) -> Receipt:
+        """Go on after the last published piece; publish the others."""
+        done = read_pieces(self.store, self.stage, index, self.plan.hash)
+        for piece in done:
+            report(_counters(piece))
+        rejects = PieceRejects()
+        try:
+            done += self._pieces(index, attempt, rejects, done, report)
+        finally:
+            rejects.close()
+        return add_receipts(done, plan=self.plan.hash, stage=self.stage, task=index)
+
+    def _pieces(self, index: int, attempt: Attempt, rejects: PieceRejects, done: list[Receipt], report: Report) -> list[Receipt]:
+        split, config = self._splits[index], self.config
+        name = PieceName(plan=self.plan.hash, stage=self.stage, task=index, piece=len(done), source=split.source)
+        ends = document_ends(self._tokenizer, config)
+        made: list[Receipt] = []
+        start = Cursor(*done[-1].cursor) if done else Cursor(0, 0)
+        writer = PieceWriter(name, attempt, rejects, self._tokenizer, ends, config)
+        try:
+            for batch in read_split(split, config.corpus, rejects, start=start):
+                report(writer.add(batch))
+                check_task(rejects, writer.done.text_bytes, self.plan)
+                if writer.done.decoded_bytes >= config.piece_bytes:
+                    made.append(self._put_piece(name, writer.finish(tuple(batch.cursor))))
+                    name = replace(name, piece=name.piece + 1)
+                    writer = PieceWriter(name, attempt, rejects, self._tokenizer, ends, config)
+            made.append(writer.finish(()))
+        finally:
+            writer.abort()
+        return made
+
+    def _put_piece(self, name: PieceName, receipt: Receipt) -> Receipt:
+        """Publish a piece's receipt; if another attempt at this task was first, its piece stands and is taken over."""
+        where = piece_name(name.stage, name.task, name.piece)
+        return Receipt.from_bytes(self.store.put_receipt(where, receipt.to_bytes()), where)
+
+
+def _counters(piece: Receipt) -> Counters:
+    return Counters(
+        documents=piece.num_documents, tokens=piece.num_tokens, text_bytes=piece.input_bytes, decoded_bytes=piece.text_bytes
+    )

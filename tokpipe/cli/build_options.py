@@ -1,0 +1,176 @@
+"""The options that `build` and `tokenize` share, and how they become configs."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from tokpipe.build import BuildConfig, PartitionConfig
+from tokpipe.corpus import CorpusConfig
+from tokpipe.engine.base import Engine, ProgressSink
+from tokpipe.engine.local import LocalConfig
+from tokpipe.engine.progress import NoProgress, open_progress
+from tokpipe.engine.select import ENGINES, EngineConfig, open_engine
+from tokpipe.tokenizer import TrainConfig
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
+
+
+class Size(click.ParamType):
+    """Bytes, with a unit if one likes: `1073741824`, `1GiB`, `500MB`."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Text to bytes."""
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", str(value).strip().lower())
+        if not found or found[2] not in UNITS:
+            self.fail(f"{value!r} is no size; write e.g. 1073741824, 1GiB or 500MB", param, ctx)
+        return round(float(found[1]) * UNITS[found[2]])
+
+
+class Pair(click.ParamType):
+    """NAME=VALUE."""
+
+    name = "NAME=VALUE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        """Text to a pair."""
+        name, equals, rest = str(value).partition("=")
+        if not (name and equals and rest):
+            self.fail(f"{value!r} is not NAME=VALUE", param, ctx)
+        return name, rest
+
+
+CORPUS_OPTIONS = [
+    click.option("--text-column", default="text", show_default=True, help="Column or key of the text; dots lead into structs."),
+    click.option(
+        "--text-documents",
+        type=click.Choice(["file", "line", "blank-line"]),
+        default="file",
+        show_default=True,
+        help="What one document of a .txt file is.",
+    ),
+    click.option("--source", "sources", multiple=True, type=Pair(), metavar="NAME=GLOB", help="Name a source by its files."),
+    click.option("--split-bytes", type=Size(), default="1GiB", show_default=True, help="Text that one task reads, about."),
+]
+OUTPUT_OPTIONS = [
+    click.option("--validation", type=float, default=0.001, show_default=True, help="Part of the documents to hold out."),
+    click.option("--max-rejects", type=float, default=0.001, show_default=True, help="Part of the records that may be refused."),
+    click.option("--piece-bytes", type=Size(), default="1GiB", show_default=True, help="Text after which a task publishes."),
+    click.option("--eos-id", type=int, default=-1, help="Id that ends each document, for a tokenizer without </s>."),
+    click.option("--prepend-bos", is_flag=True, help="Begin each document with <s>."),
+    click.option("--seed", type=int, default=0, show_default=True, help="Of the partition's order."),
+]
+RUN_OPTIONS = [
+    click.option("--engine", type=click.Choice(ENGINES), default="local", show_default=True, help="What runs the tasks."),
+    click.option("--workers", type=int, default=0, show_default="one per core", help="Processes of the local engine."),
+    click.option("--dry-run", is_flag=True, help="Only say what would be read, made and needed."),
+    click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout."),
+]
+TRAIN_OPTIONS = [
+    click.option("--vocab-size", type=int, default=32_000, show_default=True, help="Pieces of the tokenizer."),
+    click.option(
+        "--normalization", type=click.Choice(["hindi", "identity"]), default="hindi", show_default=True, help="Rule in the model."
+    ),
+    click.option("--merge-punctuation", is_flag=True, help="Let pieces join letters and punctuation."),
+    click.option("--language-weights", default="", metavar="NAME=W,...", help="Share of each source's bytes in training."),
+    click.option("--language-temperature", type=float, default=0.0, help="Even sources out; 1 leaves them as they are."),
+    click.option("--max-words", type=int, default=2_000_000, show_default=True, help="Most frequent words to train on."),
+    click.option("--count-fraction", type=float, default=0.0, show_default="all, about 50 GB of more", help="Splits to count."),
+]
+PARTITION_OPTIONS = [
+    click.option("--dp", type=int, help="Data-parallel ranks of the partition.  [default: 64, or what works]"),
+    click.option("--seq-len", type=int, help="Tokens a sample is trained on.  [default: 2048, or what works]"),
+    click.option("--global-batch-size", type=int, help="Samples a step.  [default: 2048, or what works]"),
+]
+
+
+def with_options(*groups: list[Callable[[F], F]]) -> Callable[[F], F]:
+    """Decorate a command with groups of options, in the order given."""
+
+    def decorate(function: F) -> F:
+        for option in reversed([option for group in groups for option in group]):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+def build_config(options: dict[str, Any]) -> BuildConfig:
+    """Options to a config.
+
+    Raises:
+        click.UsageError: for a value that a config refuses.
+    """
+    try:
+        return BuildConfig(
+            corpus=CorpusConfig(
+                corpus=options["corpus"],
+                text_column=options["text_column"],
+                text_documents=options["text_documents"],
+                sources=options["sources"],
+                split_bytes=options["split_bytes"],
+            ),
+            out=options["out"],
+            tokenizer=options["tokenizer"],
+            train=_train_config(options),
+            count_fraction=options.get("count_fraction", 0.0),
+            validation=options["validation"],
+            max_rejects=options["max_rejects"],
+            piece_bytes=options["piece_bytes"],
+            eos_id=options["eos_id"],
+            prepend_bos=options["prepend_bos"],
+            seed=options["seed"],
+            partition=_partition_config(options),
+        )
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _train_config(options: dict[str, Any]) -> TrainConfig:
+    if "vocab_size" not in options:
+        return TrainConfig()
+    weights = []
+    for item in filter(None, options["language_weights"].split(",")):
+        name, _, weight = item.partition("=")
+        try:
+            weights.append((name.strip(), float(weight)))
+        except ValueError as error:
+            raise ValueError(f"--language-weights must look like hi=0.5,en=0.5, got {item!r}") from error
+    return TrainConfig(
+        vocab_size=options["vocab_size"],
+        normalization=options["normalization"],
+        merge_punctuation=options["merge_punctuation"],
+        language_weights=tuple(weights),
+        language_temperature=options["language_temperature"],
+        max_words=options["max_words"],
+    )
+
+
+def _partition_config(options: dict[str, Any]) -> PartitionConfig:
+    given = {name: options[name] for name in ("dp", "seq_len", "global_batch_size") if options.get(name) is not None}
+    return PartitionConfig(write=options.get("partition", True), exact=bool(given), **given)
+
+
+def engine_of(options: dict[str, Any]) -> Engine:
+    """Options to an engine.
+
+    Raises:
+        click.UsageError: for a value that the engine refuses.
+    """
+    try:
+        return open_engine(EngineConfig(name=options["engine"], local=LocalConfig(workers=options["workers"])))
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def progress_of(options: dict[str, Any]) -> ProgressSink:
+    """A bar or lines on stderr; nothing for a dry run."""
+    return NoProgress() if options["dry_run"] else open_progress(sys.stderr)
