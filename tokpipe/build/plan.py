@@ -82,7 +82,8 @@ def read_plan(store: Store) -> Plan:
         found = json.loads(store.read(PLAN))
         version = found["version"]
         if version == PLAN_VERSION:
-            return Plan(**{name: tuple(value) if isinstance(value, list) else value for name, value in found.items()})
+            found["sources"], found["counted"] = tuple(found["sources"]), tuple(found["counted"])
+            return Plan(**found)
     except FileNotFoundError as error:
         raise BuildError(f"{where}: is not there, so {store.out} is no build. Give the --out of `tokpipe build`.") from error
     except (ValueError, TypeError, KeyError) as error:

@@ -22,30 +22,20 @@ F = TypeVar("F", bound=Callable[..., Any])
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
 
 
-class Size(click.ParamType):
+def size(text: str) -> int:
     """Bytes, with a unit if one likes: `1073741824`, `1GiB`, `500MB`."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Text to bytes."""
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", str(value).strip().lower())
-        if not found or found[2] not in UNITS:
-            self.fail(f"{value!r} is no size; write e.g. 1073741824, 1GiB or 500MB", param, ctx)
-        return round(float(found[1]) * UNITS[found[2]])
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", text.strip().lower())
+    if not found or found[2] not in UNITS:
+        raise click.BadParameter(f"{text!r} is no size; write e.g. 1073741824, 1GiB or 500MB")
+    return round(float(found[1]) * UNITS[found[2]])
 
 
-class Pair(click.ParamType):
+def pair(text: str) -> tuple[str, str]:
     """NAME=VALUE."""
-
-    name = "NAME=VALUE"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
-        """Text to a pair."""
-        name, equals, rest = str(value).partition("=")
-        if not (name and equals and rest):
-            self.fail(f"{value!r} is not NAME=VALUE", param, ctx)
-        return name, rest
+    name, equals, rest = text.partition("=")
+    if not (name and equals and rest):
+        raise click.BadParameter(f"{text!r} is not NAME=VALUE")
+    return name, rest
 
 
 CORPUS_OPTIONS = [
@@ -57,13 +47,13 @@ CORPUS_OPTIONS = [
         show_default=True,
         help="What one document of a .txt file is.",
     ),
-    click.option("--source", "sources", multiple=True, type=Pair(), metavar="NAME=GLOB", help="Name a source by its files."),
-    click.option("--split-bytes", type=Size(), default="1GiB", show_default=True, help="Text that one task reads, about."),
+    click.option("--source", "sources", multiple=True, type=pair, metavar="NAME=GLOB", help="Name a source by its files."),
+    click.option("--split-bytes", type=size, default="1GiB", show_default=True, help="Text that one task reads, about."),
 ]
 OUTPUT_OPTIONS = [
     click.option("--validation", type=float, default=0.001, show_default=True, help="Part of the documents to hold out."),
     click.option("--max-rejects", type=float, default=0.001, show_default=True, help="Part of the records that may be refused."),
-    click.option("--piece-bytes", type=Size(), default="1GiB", show_default=True, help="Text after which a task publishes."),
+    click.option("--piece-bytes", type=size, default="1GiB", show_default=True, help="Text after which a task publishes."),
     click.option("--eos-id", type=int, default=-1, help="Id that ends each document, for a tokenizer without </s>."),
     click.option("--prepend-bos", is_flag=True, help="Begin each document with <s>."),
     click.option("--seed", type=int, default=0, show_default=True, help="Of the partition's order."),
