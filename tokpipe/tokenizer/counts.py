@@ -115,20 +115,14 @@ class WordCounter:
             self._spill_run()
 
     def write(self, path: str | os.PathLike[str]) -> CountsInfo:
-        """Write what was counted so far as a counts file, whole or not at all. Counting may go on afterwards."""
+        """Write the counts as a file, whole or not at all. Ends the counting: the table is empty afterwards."""
         if self._runs:
             self._spill_run()
-            info = self._info()
-            with CountsWriter(path, info) as writer:
+            with CountsWriter(path, self._info()) as writer:
                 for block in _merge([iter_counts(run) for run in self._runs]):
                     writer.write(block)
         else:
-            block = self._take()
-            info = self._info()
-            with CountsWriter(path, info) as writer:
-                writer.write(block)
-            # Kept as the first run, so that counting may go on.
-            self._write_run(block)
+            self._write_block(self._take(), path)
         return read_counts_info(path)
 
     def _info(self) -> CountsInfo:
@@ -163,13 +157,13 @@ class WordCounter:
         return block
 
     def _spill_run(self) -> None:
-        self._write_run(self._take())
-
-    def _write_run(self, block: CountsBlock) -> None:
         path = Path(self._spill.name) / f"run-{len(self._runs):05d}.counts"
+        self._write_block(self._take(), path)
+        self._runs.append(path)
+
+    def _write_block(self, block: CountsBlock, path: str | os.PathLike[str]) -> None:
         with CountsWriter(path, self._info()) as writer:
             writer.write(block)
-        self._runs.append(path)
 
 
 def _cut(heads: list[CountsBlock]) -> tuple[bytes, int]:

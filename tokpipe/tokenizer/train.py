@@ -50,7 +50,7 @@ class TrainConfig:
     """Shares follow `bytes ** (1 / temperature)`: 1 leaves the text as it is, more evens sources out, 0 is off."""
     max_words: int = 2_000_000
     """The most frequent words are trained on; the trainer needs about 0.5 GB a million."""
-    character_coverage: float = 0.99995
+    character_coverage: float = 0.99998
     """Share of the characters that become pieces by frequency; the rest is spelled in bytes."""
 
     def __post_init__(self) -> None:
