@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tokpipe.corpus.formats import RANGE_FORMATS
 from tokpipe.corpus.inventory import Inventory
 from tokpipe.corpus.splits import EXPANSION, RANGES, ROW_GROUPS, WHOLE, PartArrays, plan_parts
-from tokpipe.corpus.storage import join
+from tokpipe.corpus.storage import join, open_arrow, unreadable
 from tokpipe.errors import CorpusError, UnreadableFileError
 
 PART_TYPE = pa.struct(
