@@ -45,6 +45,12 @@ test: $(VENV)/.dev  ## the default test suite, with coverage
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not engine and not gpu and not interop" --cov --cov-report=
 	$(BIN)/python -m coverage report --skip-covered --fail-under=90
 
+$(VENV)/.interop: $(VENV)/.dev
+	$(PIP) install -c constraints.txt -e '.[interop]'
+	touch $@
+test-interop: $(VENV)/.interop  ## megatron-core itself reads and writes our shards
+	$(BIN)/python -m pytest -m interop tests
+
 test-engines: $(VENV)/.dev  ## Slurm, Ray and S3 on this machine (Slurm tests skip where it is not installed)
 	$(BIN)/python -m pytest -m engine tests
 
