@@ -1,0 +1,124 @@
+"""Options that say which text a command reads, and the reading of it in this one process."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tokpipe.corpus import CorpusConfig
+    from tokpipe.tokenizer import CountsInfo
+
+logger = logging.getLogger(__name__)
+
+
+def named_glob(text: str) -> tuple[str, str]:
+    """`NAME=GLOB` as a pair."""
+    name, _, glob = text.partition("=")
+    if not (name and glob):
+        raise click.BadParameter(f"{text!r} is not NAME=GLOB")
+    return name, glob
+
+
+def one_part(text: str) -> tuple[int, int]:
+    """`I/N` as a pair: every N-th split from the I-th on."""
+    first, _, second = text.partition("/")
+    if not (first.isdecimal() and second.isdecimal() and int(first) < int(second)):
+        raise click.BadParameter(f"{text!r} is not I/N with 0 <= I < N")
+    return int(first), int(second)
+
+
+def corpus_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--corpus` and how it is read."""
+    options = [
+        click.option("--corpus", required=True, help="A folder or file, any fsspec URL, or hf:NAME[:CONFIG[:SPLIT]]."),
+        click.option(
+            "--text-column", default="text", show_default=True, help="Column or JSON key of the text; dots lead inside."
+        ),
+        click.option(
+            "--text-documents",
+            type=click.Choice(["file", "line", "blank-line"]),
+            default="file",
+            show_default=True,
+            help="What one document of a .txt file is.",
+        ),
+        click.option(
+            "--source",
+            "sources",
+            multiple=True,
+            type=named_glob,
+            metavar="NAME=GLOB",
+            help="Files that make up a source; repeatable.",
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def corpus_config(corpus: str, text_column: str, text_documents: str, sources: tuple[tuple[str, str], ...]) -> CorpusConfig:
+    """The options of `corpus_options` as a config."""
+    from tokpipe.corpus import CorpusConfig
+
+    return CorpusConfig(corpus=corpus, text_column=text_column, text_documents=text_documents, sources=sources)
+
+
+def iter_texts(
+    config: CorpusConfig, *, held_out: float, keep_held_out: bool, part: tuple[int, int] = (0, 1)
+) -> Iterator[tuple[str, pa.LargeStringArray]]:
+    """(source, documents) batches of about 16 MB; of the documents either those held out by content hash, or the others.
+
+    `part` (i, n) takes every n-th split from the i-th on. Says at the end what was rejected.
+    """
+    import pyarrow as pa
+
+    from tokpipe.build.held_out import held_out_mask
+    from tokpipe.corpus import RejectLog, plan_splits, read_inventory, read_row_groups, read_split
+    from tokpipe.tokenizer import document_hashes
+
+    inventory = read_inventory(config)
+    row_groups = read_row_groups(inventory, split_bytes=config.split_bytes)
+    splits = plan_splits(inventory, split_bytes=config.split_bytes, row_groups=row_groups)
+    with RejectLog() as rejects:
+        for index in range(part[0], len(splits), part[1]):
+            split = splits[index]
+            for batch in read_split(split, config, rejects):
+                texts = batch.texts
+                if held_out or keep_held_out:
+                    mask = held_out_mask(document_hashes(texts), held_out)
+                    texts = texts.filter(pa.array(mask if keep_held_out else ~mask))
+                yield split.source, texts
+            logger.info("read split %d of %d (%s)", index + 1, len(splits), split.source)
+        if rejects.num_rejects:
+            reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(rejects.counts.items()))
+            logger.warning("rejected %s records: %s", f"{rejects.num_rejects:,}", reasons)
+
+
+def count_texts(config: CorpusConfig, *, held_out: float, part: tuple[int, int], out: Path) -> CountsInfo:
+    """Count a corpus in this process, one counter a source, and merge them into `out`."""
+    from tokpipe.tokenizer import WordCounter, merge_counts
+
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=".counts-", dir=out.parent) as name:
+        folder = Path(name)
+        finished: list[Path] = []
+        texts = iter_texts(config, held_out=held_out, keep_held_out=False, part=part)
+        # Splits come source by source: one counter in memory at a time is enough.
+        for source, batches in groupby(texts, key=itemgetter(0)):
+            with WordCounter(source, spill_folder=folder) as counter:
+                for _, batch in batches:
+                    counter.add(batch)
+                finished.append(folder / f"{len(finished):05d}.counts")
+                counter.write(finished[-1])
+        if not finished:
+            raise click.ClickException(f"{config.corpus}: no text to count in part {part[0]}/{part[1]}")
+        return merge_counts(finished, out)

@@ -1,0 +1,201 @@
+"""`tokpipe tokenizer`: count words, train on the counts, use, report on and export a tokenizer."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tokpipe.cli.corpus_text import corpus_config, corpus_options, count_texts, iter_texts, one_part
+
+PATH = click.Path(path_type=Path)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+held_out_option = click.option(
+    "--held-out",
+    type=click.FloatRange(0, 1, max_open=True),
+    default=0.0,
+    show_default=True,
+    help="Part of the documents, by a hash of their content, that is left out (the rule of build's --validation).",
+)
+
+
+@click.group()
+def tokenizer() -> None:
+    """Count words, train on the counts, use, report on and export a tokenizer."""
+
+
+def _counts_summary(info: Any) -> dict[str, Any]:
+    return {"rows": info.num_rows, **info.to_json()}
+
+
+def _describe_counts(summary: dict[str, Any], out: Path) -> str:
+    lines = [f"{out}: {summary['rows']:,} rows of word and source"]
+    for name, totals in summary["totals"].items():
+        scripts = ", ".join(f"{script} {size:,}" for script, size in totals["script_bytes"].items())
+        dropped = f"too long {totals['long_words']:,}, with U+2585 {totals['reserved_words']:,}, split at tabs {totals['tabs']:,}"
+        lines.append(f"  {name}: {totals['documents']:,} documents, {totals['text_bytes']:,} bytes, {totals['words']:,} words")
+        lines.append(f"    bytes by script: {scripts}; words dropped: {dropped}")
+    return "\n".join(lines)
+
+
+def _echo(result: dict[str, Any], text: str, *, as_json: bool) -> None:
+    click.echo(json.dumps(result, ensure_ascii=False) if as_json else text)
+
+
+@tokenizer.command()
+@corpus_options
+@held_out_option
+@click.option(
+    "--part",
+    type=one_part,
+    metavar="I/N",
+    default="0/1",
+    show_default=True,
+    help="Count every N-th split, from I on (for job arrays).",
+)
+@click.option("--out", type=PATH, required=True, help="The counts file to write.")
+@json_option
+def count(held_out: float, part: tuple[int, int], out: Path, as_json: bool, **corpus: Any) -> None:
+    """Count the words of a corpus into a file that can be merged and trained on."""
+    summary = _counts_summary(count_texts(corpus_config(**corpus), held_out=held_out, part=part, out=out))
+    _echo(summary, _describe_counts(summary, out), as_json=as_json)
+
+
+@tokenizer.command("merge-counts")
+@click.argument("counts", type=PATH, nargs=-1, required=True)
+@click.option("--out", type=PATH, required=True, help="The counts file to write.")
+@json_option
+def merge_counts_command(counts: tuple[Path, ...], out: Path, as_json: bool) -> None:
+    """Merge counts files; order and grouping do not change a byte of the result."""
+    from tokpipe.tokenizer import merge_counts
+
+    summary = _counts_summary(merge_counts(counts, out))
+    _echo(summary, _describe_counts(summary, out), as_json=as_json)
+
+
+@tokenizer.command()
+@click.option("--counts", type=PATH, required=True, help="A counts file, from `count`, `merge-counts` or a build.")
+@click.option("--out", type=PATH, required=True, help="The folder for tokenizer.model and card.json.")
+@click.option("--vocab-size", type=click.IntRange(min=1), default=32_000, show_default=True)
+@click.option(
+    "--normalization",
+    type=click.Choice(["hindi", "identity"]),
+    default="hindi",
+    show_default=True,
+    help="hindi: precomposed nukta letters become base and nukta; identity: nothing changes.",
+)
+@click.option("--merge-punctuation", is_flag=True, help="Pieces may join letters and punctuation: fewer tokens, slower encoding.")
+@click.option("--language-weights", metavar="NAME=SHARE,...", default="", help="Share of the bytes of text, for every source.")
+@click.option(
+    "--language-temperature",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    help="Shares of sources follow bytes ** (1 / T); 1 leaves the text as it is. Default: Devanagari and Latin in equal bytes.",
+)
+@click.option(
+    "--max-words", type=click.IntRange(min=1), default=2_000_000, show_default=True, help="Most frequent words to train on."
+)
+@click.option("--character-coverage", type=click.FloatRange(0, 1, min_open=True), default=0.99998, show_default=True)
+@json_option
+def train(counts: Path, out: Path, language_weights: str, as_json: bool, **settings: Any) -> None:
+    """Train a SentencePiece BPE model from a counts file."""
+    from tokpipe.tokenizer import TrainConfig, train_tokenizer
+
+    try:
+        config = TrainConfig(language_weights=_weights(language_weights), **settings)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    card = train_tokenizer(counts, config, out)
+    text = (
+        f"{out}: {card['vocab_size']:,} pieces from {card['words']:,} of {card['distinct_words']:,} distinct words, "
+        f"{card['covered_share']:.3%} of the text"
+    )
+    _echo(card, text, as_json=as_json)
+
+
+def _weights(text: str) -> tuple[tuple[str, float], ...]:
+    pairs = []
+    for item in filter(None, text.split(",")):
+        name, _, share = item.strip().partition("=")
+        try:
+            pairs.append((name, float(share)))
+        except ValueError as error:
+            raise click.BadParameter(
+                f"{item!r} is not NAME=SHARE; give hi=0.5,en=0.5", param_hint="--language-weights"
+            ) from error
+    return tuple(pairs)
+
+
+@tokenizer.command()
+@click.argument("model", type=PATH)
+@click.argument("text", required=False)
+@click.option("--pieces", is_flag=True, help="Print pieces instead of ids.")
+@json_option
+def encode(model: Path, text: str | None, pieces: bool, as_json: bool) -> None:
+    """Encode TEXT, or standard input as one document, with MODEL (a .model file or its folder)."""
+    from tokpipe.tokenizer import Tokenizer
+
+    loaded = Tokenizer.load(model)
+    ids = loaded.encode(sys.stdin.read() if text is None else text)
+    names = [loaded.id_to_piece(number) for number in ids]
+    _echo({"ids": ids, "pieces": names}, " ".join(names if pieces else map(str, ids)), as_json=as_json)
+
+
+@tokenizer.command()
+@click.argument("model", type=PATH)
+@click.argument("ids", type=int, nargs=-1)
+@json_option
+def decode(model: Path, ids: tuple[int, ...], as_json: bool) -> None:
+    """Decode IDS, or ids on standard input, with MODEL (a .model file or its folder)."""
+    from tokpipe.tokenizer import Tokenizer
+
+    loaded = Tokenizer.load(model)
+    numbers = list(ids) or _read_ids()
+    wrong = [number for number in numbers if not 0 <= number < loaded.vocab_size]
+    if wrong:
+        raise click.BadParameter(f"{wrong[0]} is not an id: the model has 0 to {loaded.vocab_size - 1:,}", param_hint="IDS")
+    text = loaded.decode(numbers)
+    _echo({"text": text}, text, as_json=as_json)
+
+
+def _read_ids() -> list[int]:
+    try:
+        return [int(word) for word in sys.stdin.read().split()]
+    except ValueError as error:
+        raise click.BadParameter(f"standard input must hold ids between spaces ({error})", param_hint="IDS") from error
+
+
+@tokenizer.command()
+@click.argument("model")
+@corpus_options
+@click.option(
+    "--held-out",
+    type=click.FloatRange(0, 1, max_open=True),
+    default=0.0,
+    help="Read only this part of the documents: what `count --held-out` left out. 0 reads all.",
+)
+@click.option("--compare", multiple=True, help="Another .model, a tokenizer.json, or tiktoken:NAME; repeatable.")
+@json_option
+def report(model: str, held_out: float, compare: tuple[str, ...], as_json: bool, **corpus: Any) -> None:
+    """Say what MODEL costs on a corpus: tokens per word, bytes per token, fallback, per source and script."""
+    from tokpipe.tokenizer.encoders import open_encoder
+    from tokpipe.tokenizer.report import format_report, report_tokenizers
+
+    texts = iter_texts(corpus_config(**corpus), held_out=held_out, keep_held_out=held_out > 0)
+    reports = report_tokenizers([open_encoder(name) for name in (model, *compare)], texts)
+    _echo({"tokenizers": [one.to_json() for one in reports]}, format_report(reports), as_json=as_json)
+
+
+@tokenizer.command()
+@click.argument("model", type=PATH)
+@click.option("--out", type=PATH, required=True, help="The folder for tokenizer.json and tokenizer_config.json.")
+@json_option
+def export(model: Path, out: Path, as_json: bool) -> None:
+    """Export MODEL to Hugging Face: ids equal SentencePiece's with encode_special_tokens (split_special_tokens) on."""
+    from tokpipe.tokenizer.export import export_hugging_face
+
+    paths = [str(path) for path in export_hugging_face(model, out)]
+    _echo({"files": paths}, "\n".join(paths), as_json=as_json)
