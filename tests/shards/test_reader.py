@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import mmap
 import os
@@ -16,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tokpipe.errors import MissingShardError, ShardFormatError
+from tokpipe.errors import MissingShardError, ShardError, ShardFormatError
 from tokpipe.shards import Shard, ShardWriter
 
 
@@ -201,10 +202,25 @@ def test_half_a_shard_is_rejected(shard_of_three, suffix):
 
 
 def test_the_manifest_is_held_against_the_shard(shard_of_three):
-    Shard.open(shard_of_three, expect=SimpleNamespace(num_tokens=6, num_documents=3))
-    for expect in (SimpleNamespace(num_tokens=7, num_documents=3), SimpleNamespace(num_tokens=6, num_documents=2)):
+    Shard.open(shard_of_three, expect=SimpleNamespace(num_tokens=6, num_documents=3, bin_bytes=12))
+    for num_tokens, num_documents in ((7, 3), (6, 2)):
+        expect = SimpleNamespace(num_tokens=num_tokens, num_documents=num_documents, bin_bytes=2 * num_tokens)
         with pytest.raises(ShardFormatError, match="holds 3 documents and 6 tokens, the manifest says"):
             Shard.open(shard_of_three, expect=expect)
+
+
+def test_ids_of_another_width_than_the_manifest_says(shard_of_three):
+    with pytest.raises(ShardFormatError, match="holds uint16 ids in 12 bytes, the manifest says 24"):
+        Shard.open(shard_of_three, expect=SimpleNamespace(num_tokens=6, num_documents=3, bin_bytes=24))
+
+
+def test_a_disk_that_refuses_is_a_located_error(shard_of_three, monkeypatch):
+    def fail(descriptor, size, offset):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "pread", fail)
+    with pytest.raises(ShardError, match=r"hi-00000-000: cannot be read: .*Input/output error"):
+        Shard.open(shard_of_three)
 
 
 def test_a_damaged_offset_in_the_middle_is_seen_when_it_is_used(shard_of_three):

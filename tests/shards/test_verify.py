@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tracemalloc
@@ -159,6 +160,21 @@ def test_half_a_shard_missing(dataset, suffix):
     found = problems(dataset[0])
     assert set(found) == {"missing"}
     assert f"hi-00000-000{suffix}: the file is missing while its other half is there" in found["missing"][0]
+
+
+@pytest.mark.parametrize("suffix", [".bin", ".idx"])
+def test_a_disk_that_refuses_is_a_problem_of_one_file(dataset, monkeypatch, suffix):
+    real = Path.open
+
+    def fail(self, *args, **kwargs):
+        if self.name == f"hi-00000-000{suffix}":
+            raise OSError(errno.EIO, "Input/output error")
+        return real(self, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "open", fail)
+    found = problems(dataset[0])
+    assert set(found) == {"unreadable"}
+    assert f"hi-00000-000{suffix}: cannot be read: [Errno 5] Input/output error" in found["unreadable"][0]
 
 
 def test_a_shard_too_many(dataset):

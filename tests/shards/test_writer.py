@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import struct
+import subprocess
+import sys
 import tempfile
 import tracemalloc
 from pathlib import Path
@@ -225,3 +227,20 @@ def test_two_attempts_at_one_shard_do_not_mix(tmp_path):
         two.append(np.array([8, 2]), np.array([0, 2]))
         assert one.commit() == two.commit()
     assert independent_read(tmp_path / "s") == [[7, 2], [8, 2]]
+
+
+def test_a_killed_process_leaves_no_final_name(tmp_path):
+    code = (
+        "import os, signal, sys, numpy as np\n"
+        "from tokpipe.shards import ShardWriter, writer\n"
+        "writer.SPILL_BYTES = 10\n"
+        "shard = ShardWriter(sys.argv[1], dtype='uint16')\n"
+        "shard.append(np.full(1000, 2), np.arange(1001))\n"
+        "real = os.fsync\n"
+        "os.fsync = lambda fd: (real(fd), os.kill(os.getpid(), signal.SIGKILL))\n"
+        "shard.commit()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "s")], check=False)
+    assert done.returncode == -9
+    assert names(tmp_path)
+    assert all(name.endswith(".part") for name in names(tmp_path))

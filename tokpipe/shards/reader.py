@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tokpipe.errors import MissingShardError, ShardFormatError
+from tokpipe.errors import MissingShardError, ShardError, ShardFormatError
 from tokpipe.shards.format import (
     BIN_SUFFIX,
     HEADER_BYTES,
@@ -37,9 +37,19 @@ class ExpectedShard(Protocol):
     """What the manifest promises about a shard; a `ShardEntry` is one."""
 
     @property
-    def num_tokens(self) -> int: ...
+    def num_tokens(self) -> int:
+        """Ids in the `.bin`."""
+        ...
+
     @property
-    def num_documents(self) -> int: ...
+    def num_documents(self) -> int:
+        """Documents in the `.idx`."""
+        ...
+
+    @property
+    def bin_bytes(self) -> int:
+        """Size of the `.bin`."""
+        ...
 
 
 class Shard:
@@ -62,6 +72,7 @@ class Shard:
 
         Raises:
             MissingShardError: if one of the two files is not there.
+            ShardError: if the disk refuses to read.
             ShardFormatError: if header, sizes or the ends of the index contradict docs/format.md, each other or `expect`.
         """
         prefix = Path(prefix)
@@ -77,6 +88,8 @@ class Shard:
                 f"{error.filename}: there is no such file, so the shard cannot be read. Run the build again (only what is "
                 "missing is redone), or copy the file back."
             ) from error
+        except OSError as error:
+            raise ShardError(f"{prefix}: cannot be read: {error}. Check the disk and the file's permissions.") from error
         if bin_bytes != bin_num_bytes(num_tokens, dtype):
             raise ShardFormatError(
                 f"{bin_path}: holds {bin_bytes:,} bytes, but its index promises {num_tokens:,} tokens "
@@ -86,6 +99,11 @@ class Shard:
             raise ShardFormatError(
                 f"{prefix}: holds {num_documents:,} documents and {num_tokens:,} tokens, the manifest says "
                 f"{expect.num_documents:,} and {expect.num_tokens:,}. This is another shard's file; `tokpipe verify` tells which."
+            )
+        if expect is not None and expect.bin_bytes != bin_bytes:
+            raise ShardFormatError(
+                f"{bin_path}: holds {dtype} ids in {bin_bytes:,} bytes, the manifest says {expect.bin_bytes:,}: "
+                "they were written for a vocabulary of another size. `tokpipe verify` tells more."
             )
         return cls(prefix, dtype=dtype, num_tokens=num_tokens, num_documents=num_documents)
 

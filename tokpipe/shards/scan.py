@@ -26,7 +26,9 @@ from tokpipe.shards.manifest import Manifest, ShardEntry
 OnBytes = Callable[[int], None]
 BLOCK_BYTES = 4 << 20
 _BLOCK_DOCUMENTS = 1 << 18
-ProblemKind = Literal["missing", "extra", "size", "swapped", "hash", "format", "vocabulary", "eos", "bos", "tokenizer"]
+ProblemKind = Literal[
+    "missing", "extra", "unreadable", "size", "swapped", "hash", "format", "vocabulary", "eos", "bos", "tokenizer"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -171,16 +171,26 @@ def verify_shard(folder: Path, entry: ShardEntry, manifest: Manifest, *, on_byte
     if not bin_path.exists() and not idx_path.exists():
         message = f"{entry.name}: the shard is missing, both its .bin and its .idx. Copy them back or run the same build again."
         return [Problem(path=entry.name, kind="missing", message=message)]
-    problems = _check_size(idx_path, entry, manifest)
-    if not problems:
-        found, digest = scan_index(idx_path, entry, manifest, report)
-        problems = _check_hash(IDX_SUFFIX, digest, entry, manifest, found)
-    bin_problems = _check_size(bin_path, entry, manifest)
-    if not bin_problems:
-        # A damaged index cannot say where documents end; the ids are still held against the vocabulary.
-        found, digest = scan_tokens(bin_path, None if problems else idx_path, entry, manifest, report)
-        bin_problems = _check_hash(BIN_SUFFIX, digest, entry, manifest, found)
-    return problems + bin_problems
+    problems = _verify_half(idx_path, entry, manifest, lambda: scan_index(idx_path, entry, manifest, report))
+    # A damaged index cannot say where documents end; the ids are still held against the vocabulary.
+    ends = None if problems else idx_path
+    return problems + _verify_half(bin_path, entry, manifest, lambda: scan_tokens(bin_path, ends, entry, manifest, report))
+
+
+def _verify_half(
+    path: Path, entry: ShardEntry, manifest: Manifest, scan: Callable[[], tuple[list[Problem], str]]
+) -> list[Problem]:
+    """Check one file: its size first, then what `scan` finds in it, then its hash."""
+    name = entry.name + path.suffix
+    try:
+        problems = _check_size(path, entry, manifest)
+        if problems:
+            return problems
+        found, digest = scan()
+    except OSError as error:
+        # A disk that fails to read is what this command is there to find, and the other files are still worth a look.
+        return [Problem(path=name, kind="unreadable", message=f"{name}: cannot be read: {error}. {COPY_BACK}")]
+    return _check_hash(path.suffix, digest, entry, manifest, found)
 
 
 def _check_size(path: Path, entry: ShardEntry, manifest: Manifest) -> list[Problem]:
