@@ -131,15 +131,15 @@ def block_samples(lane_length: int, seq_len: int, block_tokens: int = BLOCK_TOKE
 
 def _walk(index: Ints, size: Ints, key: UInts, *, forward: bool) -> Ints:
     """Apply the network, and again to whatever landed in [size, a * b)."""
-    size = size.astype(np.uint64)
+    limit: UInts = size.astype(np.uint64)
     # Any a is right as long as a * b >= size; near the square root the overhang that has to walk is smallest.
-    a = np.ceil(np.sqrt(size.astype(np.float64))).astype(np.uint64)
-    b = (size + a - np.uint64(1)) // a
+    a: UInts = np.ceil(np.sqrt(limit.astype(np.float64))).astype(np.uint64)
+    b: UInts = ((limit + a - np.uint64(1)) // a).astype(np.uint64)
     out = _network(index.astype(np.uint64), a, b, key, forward=forward)
-    outside = np.flatnonzero(out >= size)
+    outside = np.flatnonzero(out >= limit)
     while outside.size:
         out[outside] = _network(out[outside], a[outside], b[outside], key[outside], forward=forward)
-        outside = outside[out[outside] >= size[outside]]
+        outside = outside[out[outside] >= limit[outside]]
     return out.astype(np.int64)
 
 

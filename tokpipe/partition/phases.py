@@ -8,8 +8,9 @@ that a change cut short left out. No clock, no files, no randomness: only number
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -54,11 +55,11 @@ class Phase:
         }
 
     @classmethod
-    def from_dict(cls, value: dict[str, Any]) -> Phase:
+    def from_dict(cls, value: Mapping[str, Any]) -> Phase:
         """The inverse of `as_dict`."""
-        weights = value["weights"]
+        weights = value.get("weights")
         return cls(
-            start=value["start"],
+            start=value.get("start", 0),
             global_batch_size=value["global_batch_size"],
             seq_len=value["seq_len"],
             weights=None if weights is None else tuple(weights.items()),
@@ -235,5 +236,31 @@ def check_starts(phases: Sequence[Phase]) -> None:
         PartitionError: if they do not.
     """
     starts = [phase.start for phase in phases]
-    if not starts or starts[0] != 0 or any(a >= b for a, b in zip(starts, starts[1:], strict=False)):
+    if not starts or starts[0] != 0 or any(a >= b for a, b in pairwise(starts)):
         raise PartitionError(f"phases must start at step 0 and then at later and later steps, got starts {starts}")
+
+
+def make_phases(
+    *,
+    seq_len: int | None,
+    global_batch_size: int | None,
+    weights: Mapping[str, float] | None,
+    phases: Sequence[Phase | Mapping[str, Any]] | None,
+) -> tuple[Phase, ...]:
+    """Phases from either a schedule or the settings of a single one.
+
+    Raises:
+        PartitionError: if both or neither are given, or the schedule is out of order.
+    """
+    single = {"seq_len": seq_len, "global_batch_size": global_batch_size, "weights": weights}
+    if phases is not None:
+        given = [name for name, value in single.items() if value is not None]
+        if given:
+            raise PartitionError(f"phases say {', '.join(given)} already; give one or the other")
+        made = tuple(phase if isinstance(phase, Phase) else Phase.from_dict(phase) for phase in phases)
+        check_starts(made)
+        return made
+    if seq_len is None or global_batch_size is None:
+        raise PartitionError("give seq_len and global_batch_size, or phases")
+    pairs = None if weights is None else tuple(weights.items())
+    return (Phase(global_batch_size=global_batch_size, seq_len=seq_len, weights=pairs),)
