@@ -4,11 +4,12 @@ from tokpipe.corpus.batches import Cursor, TextBatch
 from tokpipe.corpus.config import CorpusConfig
 from tokpipe.corpus.inventory import Inventory
 from tokpipe.corpus.listing import read_inventory
-from tokpipe.corpus.readers import read_split
+from tokpipe.corpus.readers import BEGINNING, read_split
 from tokpipe.corpus.rejects import Reject, RejectLog
 from tokpipe.corpus.split_table import Part, Split, Splits, plan_splits, read_row_groups
 
 __all__ = [
+    "BEGINNING",
     "CorpusConfig",
     "Cursor",
     "Inventory",

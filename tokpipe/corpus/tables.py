@@ -20,7 +20,9 @@ from tokpipe.errors import UnreadableFileError
 
 _READ_AHEAD_BYTES = 8 << 20
 _ARROW_MAGIC = b"ARROW1"
-_END_OF_STREAM = (b"\xff\xff\xff\xff\x00\x00\x00\x00", b"\x00\x00\x00\x00")
+_CONTINUATION = b"\xff\xff\xff\xff"
+_OLD_END_OF_STREAM = bytes(4)
+_END_OF_STREAM = _CONTINUATION + _OLD_END_OF_STREAM
 
 
 def read_parquet(name: str, part: Part, part_index: int, start: int, column: tuple[str, ...]) -> Iterator[Piece]:
@@ -79,14 +81,12 @@ def read_arrow(name: str, part: Part, part_index: int, start: int, column: tuple
             batches, schema = _open_ipc(name, file)
             check_column(name, schema, column)
             row = 0
-            for batch in batches:
-                if row + batch.num_rows > start:
+            for batch, num_bytes in batches:
+                if batch.num_rows and row + batch.num_rows > start:
                     only = pa.RecordBatch.from_arrays([batch.column(column[0])], names=[column[0]])
-                    size = max(1, only.nbytes)
-                    share = part.num_bytes * batch.num_rows / max(1, batch.num_rows) / max(1, batch.num_rows)
-                    step = _rows_at_a_time(batch.num_rows, size)
+                    step = _rows_at_a_time(batch.num_rows, only.nbytes)
                     slices = (only.slice(first, step) for first in range(0, batch.num_rows, step))
-                    yield from _pieces(part, part_index, slices, row, start, column, share)
+                    yield from _pieces(part, part_index, slices, row, start, column, num_bytes / batch.num_rows)
                 row += batch.num_rows
     except UnreadableFileError:
         raise
@@ -94,20 +94,29 @@ def read_arrow(name: str, part: Part, part_index: int, start: int, column: tuple
         raise UnreadableFileError(unreadable(name, "Arrow", error)) from error
 
 
-def _open_ipc(name: str, file: Any) -> tuple[Iterator[pa.RecordBatch], pa.Schema]:
+def _open_ipc(name: str, file: Any) -> tuple[Iterator[tuple[pa.RecordBatch, float]], pa.Schema]:
+    """Return (record batches with the size of each on disk, schema) of an IPC file or stream."""
     size = file.size()
     head = file.read(len(_ARROW_MAGIC))
     if head == _ARROW_MAGIC:
         reader = pa.ipc.open_file(file)
-        return (reader.get_batch(i) for i in range(reader.num_record_batches)), reader.schema
-    file.seek(max(0, size - 8))
-    tail = file.read(8)
+        count = reader.num_record_batches
+        return ((reader.get_batch(i), size / count) for i in range(count)), reader.schema
+    end = _END_OF_STREAM if head.startswith(_CONTINUATION) else _OLD_END_OF_STREAM
+    file.seek(max(0, size - len(end)))
     # Legal by Arrow's letter, but what a writer that was interrupted leaves looks just the same.
-    if not tail.endswith(_END_OF_STREAM[1]):
-        raise UnreadableFileError(f"{name}: an Arrow stream without its end mark; it was cut off. Write the file again.")
+    if file.read(len(end)) != end:
+        raise UnreadableFileError(f"{name}: an Arrow stream without its end mark; it was cut off. Fetch or write the file again.")
     file.seek(0)
     stream = pa.ipc.open_stream(file)
-    return iter(stream), stream.schema
+    return _measured(stream, file), stream.schema
+
+
+def _measured(stream: Any, file: Any) -> Iterator[tuple[pa.RecordBatch, float]]:
+    before = 0
+    for batch in stream:
+        yield batch, float(file.tell() - before)
+        before = file.tell()
 
 
 def _pieces(
