@@ -16,14 +16,16 @@ import json
 import logging
 import os
 import shutil
+import warnings
 from collections.abc import Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, cast
 
-import torch.distributed.checkpoint as dcp
 from torch import Tensor
-from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
 from tokpipe.errors import TrainerError
 from tokpipe.trainer.config import CheckpointConfig
@@ -34,6 +36,8 @@ logger = logging.getLogger(__name__)
 LATEST = "latest"
 STATE_FILE = "trainer.json"
 STATE_VERSION = 1
+ALONE = "torch.distributed is disabled, unavailable or uninitialized"
+"""PyTorch warns of what is meant when one process saves, from a thread where a local filter would not reach."""
 
 
 class Checkpoints:
@@ -45,6 +49,8 @@ class Checkpoints:
         self._world = world
         self._pending: tuple[Future[Any], Path] | None = None
         self.last_saved_step = -1
+        if not world.distributed:
+            warnings.filterwarnings("ignore", message=ALONE, category=UserWarning)
 
     def save(self, step: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Begin to save after `step` steps; an earlier save is waited for first.
@@ -67,10 +73,10 @@ class Checkpoints:
         writer = FileSystemWriter(folder)
         group, alone = self._world.control_group, not self._world.distributed
         if self._config.asynchronous:
-            future = dcp.async_save(dict(tensors), storage_writer=writer, process_group=group, no_dist=alone)
+            future = async_save(dict(tensors), storage_writer=writer, process_group=group, no_dist=alone)
             self._pending = (cast("Future[Any]", future), folder)
         else:
-            dcp.save(dict(tensors), storage_writer=writer, process_group=group, no_dist=alone)
+            save(dict(tensors), storage_writer=writer, process_group=group, no_dist=alone)
             self._complete(folder)
         self.last_saved_step = step
 
@@ -113,7 +119,7 @@ class Checkpoints:
         """
         state = read_state(folder)
         try:
-            dcp.load(
+            load(
                 cast("dict[str, Any]", tensors),
                 storage_reader=FileSystemReader(folder),
                 process_group=self._world.control_group,
@@ -121,8 +127,8 @@ class Checkpoints:
             )
         except Exception as error:
             raise TrainerError(
-                f"rank {self._world.rank}: {folder} cannot be loaded: {str(error).strip() or type(error).__name__}. If it is damaged, "
-                f"write the name of an older checkpoint into {folder.parent / LATEST}."
+                f"rank {self._world.rank}: {folder} cannot be loaded: {str(error).strip() or type(error).__name__}. If it is "
+                f"damaged, write the name of an older checkpoint into {folder.parent / LATEST}."
             ) from error
         return state
 

@@ -2,34 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Generator, Mapping
+from typing import Any, cast
 
+import torch
 from torch.distributed.device_mesh import DeviceMesh
 
-from tokpipe.dataset import Batch, TokenDataset, TokenLoader
+from tokpipe.dataset import Batch, TokenDataset, TokenLoader, check_replicas
 from tokpipe.trainer.config import DataConfig
 from tokpipe.trainer.step import StepBatch
-
-
-class StepSource(Protocol):
-    """Gives this replica's share of the global batch, step after step."""
-
-    def next_step(self) -> StepBatch:
-        """The samples of the next step."""
-        ...
-
-    def state_dict(self) -> dict[str, Any]:
-        """Where it stands, after what was delivered; plain JSON values, the same on every rank."""
-        ...
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
-        ...
-
-    def close(self) -> None:
-        """Stop prefetching."""
-        ...
 
 
 def as_step_batch(batch: Batch) -> StepBatch:
@@ -40,7 +21,9 @@ def as_step_batch(batch: Batch) -> StepBatch:
 class DatasetSource:
     """Steps of a `TokenDataset` through its loader, which prefetches in a thread."""
 
-    def __init__(self, config: DataConfig, *, seed: int, mesh: DeviceMesh | None) -> None:
+    def __init__(
+        self, config: DataConfig, *, seed: int, mesh: DeviceMesh | None, micro_batch_size: int, device: torch.device
+    ) -> None:
         dataset = TokenDataset(
             config.path,
             seq_len=config.seq_len,
@@ -48,16 +31,22 @@ class DatasetSource:
             weights=dict(config.weights) or None,
             seed=seed,
             documents=config.document_mask,
+            mask_document_starts=config.document_mask,
             mesh=mesh,
         )
-        self._loader = TokenLoader(dataset)
-        self._steps: Iterator[Batch] | None = None
+        self._mesh = mesh
+        self._loader = TokenLoader(dataset, micro_batch_size, pin_memory=device.type == "cuda")
+        self._steps: Generator[Batch, None, None] | None = None
 
     def next_step(self) -> StepBatch:
-        """The samples of the next step."""
-        if self._steps is None:
-            self._steps = iter(self._loader.steps())
-        return as_step_batch(next(self._steps))
+        """The samples of the next step; the first ones are compared over the ranks that have to read the same."""
+        if self._steps is not None:
+            return as_step_batch(next(self._steps))
+        self._steps = cast("Generator[Batch, None, None]", self._loader.steps())
+        batch = next(self._steps)
+        if self._mesh is not None:
+            check_replicas(batch, self._mesh)
+        return as_step_batch(batch)
 
     def state_dict(self) -> dict[str, Any]:
         """The loader's state: dataset, plan, phases, step."""
@@ -65,9 +54,11 @@ class DatasetSource:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state; raises `StateMismatchError` if it belongs to another dataset or plan."""
-        self._steps = None
-        self._loader.load_state_dict(dict(state))
+        self.close()
+        self._loader.load_state_dict(state)
 
     def close(self) -> None:
         """Stop prefetching."""
-        self._loader.close()
+        if self._steps is not None:
+            self._steps.close()
+            self._steps = None

@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
@@ -14,7 +13,6 @@ import torch.distributed as dist
 from tokpipe.errors import TokpipeError, TrainingStoppedError
 from tokpipe.trainer.checkpoint import Checkpoints
 from tokpipe.trainer.config import TrainConfig
-from tokpipe.trainer.data import StepSource
 from tokpipe.trainer.failure import LossGuard, StopRequest, losses_by_replica, stopped, worst_replica
 from tokpipe.trainer.mesh import grid_coordinates
 from tokpipe.trainer.metrics import Metrics
@@ -22,6 +20,7 @@ from tokpipe.trainer.monitor import Monitor
 from tokpipe.trainer.parallel_model import ParallelModel
 from tokpipe.trainer.resume import restore, saved_state
 from tokpipe.trainer.schedule import lr_at
+from tokpipe.trainer.source import StepSource
 from tokpipe.trainer.step import StepBatch, StepResult
 from tokpipe.trainer.validate import Batches, validate
 from tokpipe.trainer.world import World, any_rank
@@ -102,7 +101,7 @@ class TrainingLoop:
                 self._validate(step)
             self._checkpoints.poll()
             stopped_early = any_rank(self._world, self._stop.requested)
-            if stopped_early or _due(step, config.checkpoint.interval) and step < config.run.max_steps:
+            if stopped_early or (_due(step, config.checkpoint.interval) and step < config.run.max_steps):
                 self._save(step)
         return self._finish(first, step, stopped_early=stopped_early)
 
@@ -188,11 +187,6 @@ def sample_command(config: TrainConfig, *, step: int, dp_rank: int) -> str:
 
 def _due(step: int, interval: int) -> bool:
     return interval > 0 and step % interval == 0
-
-
-def output_folder(config: TrainConfig) -> Path:
-    """Where a run writes."""
-    return Path(config.run.out)
 
 
 def describe(summary: TrainSummary) -> dict[str, Any]:

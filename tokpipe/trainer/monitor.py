@@ -13,6 +13,7 @@ of its ranks by more than twice the timeout.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -116,6 +117,8 @@ class Monitor:
         self._closing.set()
         if self._thread is not None and self._thread.is_alive():
             self._thread.join()
+            with contextlib.suppress(RuntimeError):  # The store's host may have ended first.
+                self._publish()
 
     def explain(self, error: BaseException) -> str:
         """Report a failed collective and wait for the verdict: which rank is to blame, in words. At most one timeout."""

@@ -11,8 +11,8 @@ from typing import Any
 from tokpipe.errors import TrainerError
 from tokpipe.trainer.checkpoint import Checkpoints, read_state
 from tokpipe.trainer.config import TrainConfig
-from tokpipe.trainer.data import StepSource
 from tokpipe.trainer.parallel_model import ParallelModel
+from tokpipe.trainer.source import StepSource
 
 logger = logging.getLogger(__name__)
 

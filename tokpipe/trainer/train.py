@@ -1,4 +1,4 @@
-"""`train`: put a run together from its config, run it, take it apart."""
+"""`run_training`: put a run together from its config, run it, take it apart."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tokpipe.recipe import fill, read_tables, to_toml
 from tokpipe.shards import read_manifest
 from tokpipe.trainer.checkpoint import Checkpoints, latest_checkpoint, read_state
 from tokpipe.trainer.config import TrainConfig
-from tokpipe.trainer.data import DatasetSource, StepSource
+from tokpipe.trainer.data import DatasetSource
 from tokpipe.trainer.failure import StopRequest
 from tokpipe.trainer.loop import TrainingLoop, TrainSummary
 from tokpipe.trainer.mesh import build_mesh, describe_mesh
@@ -21,8 +21,9 @@ from tokpipe.trainer.metrics import JsonLines, Metrics, Sink, Speedometer, Tenso
 from tokpipe.trainer.monitor import Monitor
 from tokpipe.trainer.parallelize import parallelize
 from tokpipe.trainer.plot import plot_losses
+from tokpipe.trainer.source import StepSource
 from tokpipe.trainer.validate import Batches, held_out_batches
-from tokpipe.trainer.world import Launch, World, join_world
+from tokpipe.trainer.world import Launch, World, any_rank, join_world
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ def read_train_config(path: str | Path, *, overrides: tuple[str, ...] = (), worl
     return fill(TrainConfig, tables, where=str(path))
 
 
-def train(
+def run_training(
     config: TrainConfig,
     *,
     launch: Launch = NO_LAUNCH,
@@ -75,8 +76,11 @@ def train(
             _say_what_starts(config, world)
         if source is None:
             _check_vocabulary(config)
-            source = DatasetSource(config.data, seed=config.run.seed, mesh=mesh)
-            held_out = held_out_batches(config.data, mesh=mesh) if held_out is None else held_out
+            source = DatasetSource(
+                config.data, seed=config.run.seed, mesh=mesh, micro_batch_size=config.micro_batch_size, device=world.device
+            )
+            if held_out is None:
+                held_out = held_out_batches(config.data, mesh=mesh, micro_batch_size=config.micro_batch_size)
         try:
             return _run(config, world=world, mesh=mesh, source=source, held_out=held_out or {})
         finally:
@@ -110,11 +114,12 @@ def _run(
                 monitor=monitor,
                 stop=stop,
             )
+            any_rank(world, False)  # Every monitor has spoken before one listens.
             monitor.start()
             summary = loop.run()
     finally:
+        monitor.close()
         metrics.close()
-    monitor.close()
     if world.rank == 0 and config.metrics.plot:
         plot_losses(read_metrics(out / METRICS_FILE), out / PLOT_FILE)
     return summary
@@ -142,8 +147,8 @@ def _check_vocabulary(config: TrainConfig) -> None:
     needed = read_manifest(Path(config.data.path)).tokenizer.vocab_size
     if config.model.vocab_size < needed:
         raise TrainerError(
-            f"model.vocab_size {config.model.vocab_size} is smaller than the {needed} pieces of {config.data.path}'s tokenizer; leave it "
-            f"out of the recipe to take {needed}, or give a larger one"
+            f"model.vocab_size {config.model.vocab_size} is smaller than the {needed} pieces of {config.data.path}'s "
+            f"tokenizer; leave it out of the recipe to take {needed}, or give a larger one"
         )
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -22,7 +23,7 @@ EvalLoss = Callable[[StepBatch], EvalResult]
 Batches = Callable[[], Iterable[StepBatch]]
 
 
-def held_out_batches(config: DataConfig, *, mesh: DeviceMesh | None) -> dict[str, Batches]:
+def held_out_batches(config: DataConfig, *, mesh: DeviceMesh | None, micro_batch_size: int) -> dict[str, Batches]:
     """Per source, a function that starts a pass over its held-out samples.
 
     Sources without held-out documents, or with less than one sample of them, are named in the log and left out.
@@ -38,13 +39,18 @@ def held_out_batches(config: DataConfig, *, mesh: DeviceMesh | None) -> dict[str
                 weights={source: 1.0},
                 held_out=True,
                 documents=config.document_mask,
+                mask_document_starts=config.document_mask,
                 mesh=mesh,
             )
         except PartitionError as error:
             logger.info("no validation of source %s: %s", source, error)
             continue
-        found[source] = lambda dataset=dataset: map(as_step_batch, TokenLoader(dataset).steps())
+        found[source] = partial(_step_batches, TokenLoader(dataset, micro_batch_size))
     return found
+
+
+def _step_batches(loader: TokenLoader) -> Iterator[StepBatch]:
+    return map(as_step_batch, loader.steps())
 
 
 def validate(eval_loss: EvalLoss, sources: Mapping[str, Batches], *, max_batches: int = 0) -> dict[str, float]:
