@@ -35,9 +35,9 @@ class VocabParallelLoss(nn.Module):
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """(batch, seq, vocab shard) logits and (batch, seq) int64 labels to a (1,) fp32 sum, the same on every rank."""
-        summed: Tensor = _VocabParallelCrossEntropy.apply(
-            logits.flatten(0, 1), labels.flatten() - self.start, labels.flatten(), self.group
-        )
+        flat = labels.flatten()
+        # mypy: `apply` is untyped in PyTorch.
+        summed: Tensor = _VocabParallelCrossEntropy.apply(logits.flatten(0, 1), flat - self.start, flat, self.group)  # type: ignore[no-untyped-call]
         return summed[None]
 
 
@@ -69,7 +69,7 @@ class _VocabParallelCrossEntropy(torch.autograd.Function):
         return torch.where(counted, normalizer.log() - at_label, 0.0).sum()
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         """softmax minus one-hot, on this shard's columns: nothing to send."""
         probabilities, column, here, counted = ctx.saved_tensors
         gradient = probabilities * counted[:, None]

@@ -106,9 +106,9 @@ class ParallelConfig:
 def _check_names(config: ParallelConfig) -> None:
     if config.pipeline_schedule in ZERO_BUBBLE:
         raise LayoutError(
-            f"pipeline_schedule={config.pipeline_schedule!r} is refused: PyTorch's zero-bubble schedules compute weight gradients "
-            "outside autograd's hooks, and with parameters resharded after forward (ZeRO-3) the gradients are silently wrong "
-            "(measured: the loss drifts by 1.0 within 8 steps). Use '1f1b' or 'interleaved'."
+            f"pipeline_schedule={config.pipeline_schedule!r} is refused: PyTorch's zero-bubble schedules compute weight "
+            "gradients outside autograd's hooks, and with parameters resharded after forward (ZeRO-3) the gradients are silently "
+            "wrong (measured: the loss drifts by 1.0 within 8 steps). Use '1f1b' or 'interleaved'."
         )
     choices = {
         "pipeline_schedule": ("gpipe", "1f1b", "interleaved"),
@@ -139,7 +139,8 @@ def _check_pipeline(config: ParallelConfig) -> None:
         )
     if interleaved and config.num_micro_batches % config.pp:
         raise LayoutError(
-            f"interleaved runs micro-batches in rounds of pp={config.pp}; num_micro_batches={config.num_micro_batches} is no multiple"
+            f"interleaved runs micro-batches in rounds of pp={config.pp}; "
+            f"num_micro_batches={config.num_micro_batches} is no multiple of it"
         )
 
 

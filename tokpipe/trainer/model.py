@@ -112,7 +112,8 @@ class AttentionCore(nn.Module):
             return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
         scores = query @ key.transpose(-2, -1) * query.shape[-1] ** -0.5
         allowed = scores.new_ones(scores.shape[-2:], dtype=torch.bool).tril() if mask is None else mask
-        return scores.masked_fill(~allowed, float("-inf")).softmax(dim=-1) @ value
+        weights: Tensor = scores.masked_fill(~allowed, float("-inf")).softmax(dim=-1)
+        return weights @ value
 
 
 class Attention(nn.Module):
@@ -215,7 +216,7 @@ class Transformer(nn.Module):
         if self.head is None:
             return x
         logits: Tensor = self.head(x)
-        return logits if labels is None else self.loss(logits, labels)  # type: ignore[no-any-return]
+        return logits if labels is None else self.loss(logits, labels)
 
 
 def initial_weight(config: ModelConfig, name: str, shape: torch.Size, *, seed: int, device: torch.device) -> Tensor:

@@ -80,9 +80,8 @@ class MasterOptimizer:
         self.groups = list(groups)
         self.config = config
         self._masters = [[_master(weight) for weight in group.weights] for group in self.groups]
-        pairs = [
-            (w, m) for group, masters in zip(self.groups, self._masters, strict=True) for w, m in zip(group.weights, masters)
-        ]
+        owned = zip(self.groups, self._masters, strict=True)
+        pairs = [pair for group, masters in owned for pair in zip(group.weights, masters, strict=True)]
         self._names = {weight.name: (weight, master) for weight, master in pairs}
         decay = [master for weight, master in pairs if weight.param.dim() > 1]
         plain = [master for weight, master in pairs if weight.param.dim() <= 1]
@@ -139,7 +138,7 @@ class MasterOptimizer:
         total = torch.zeros((), dtype=torch.float64, device=self._masters[0][0].device)
         for group in self.groups:
             for weight, gradient in zip(group.weights, group.gradients(), strict=True):
-                total += torch.linalg.vector_norm(gradient, dtype=torch.float32).double() ** 2 / weight.num_holders
+                total += torch.linalg.vector_norm(gradient, dtype=torch.float64) ** 2 / weight.num_holders
         return total
 
     def checkpoint_state(self) -> dict[str, Tensor]:

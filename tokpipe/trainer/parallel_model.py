@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -97,10 +97,8 @@ class ParallelModel:
         batch, positions = self._prepare(batch)
         self._num_tokens = self._sum((batch.labels != IGNORED).sum(), "dp").clamp(min=1)
         self._reducer.start_step()
-        if self.config.pp > 1:
-            losses = self._run_schedule(batch, positions)
-        else:
-            losses = self._accumulate(batch, positions)
+        run = self._run_schedule if self.config.pp > 1 else self._accumulate
+        losses = run(batch, positions)
         self._reducer.finish_step()
         return self._sum(losses, "dp", "pp"), self._num_tokens
 
@@ -138,8 +136,9 @@ class ParallelModel:
         """What `torch.distributed.checkpoint` saves, or loads into: the live tensors, in fp32.
 
         `weights.<name>` (the masters), `exp_avg.<name>`, `exp_avg_sq.<name>`, and the scalar `optimizer_step` (int64, a copy).
-        Names are those of the plain `Transformer` whatever the layout, tensors are DTensors where they are cut: a checkpoint of one
-        layout loads into any other. bf16 parameters are not in it: they are the rounded masters. After loading, call `after_load`.
+        Names are those of the plain `Transformer` whatever the layout, tensors are DTensors where they are cut: a checkpoint of
+        one layout loads into any other. bf16 parameters are not in it: they are the rounded masters. After loading, call
+        `after_load`.
         """
         state: dict[str, Tensor] = {}
         for optimizer in self.optimizers:
@@ -204,7 +203,7 @@ class ParallelModel:
         first, last = stages[0] == 0, stages[-1] == self.config.num_stages - 1
         args = (batch.inputs,) if first else ()
         losses: list[Tensor] | None = [] if last else None
-        kwargs = {"positions": positions, "labels": batch.labels}
+        kwargs: dict[str, Any] = {"positions": positions, "labels": batch.labels}
         if batch.document_ids is not None:
             kwargs["document_ids"] = batch.document_ids
         run = schedule.step if torch.is_grad_enabled() else schedule.eval

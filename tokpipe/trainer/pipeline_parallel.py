@@ -5,7 +5,8 @@
     interleaved   1f1b over v parts per rank (rank r holds parts r, r + p, r + 2p …): the bubble is v times smaller,
                   for v times as many sends
 
-With p stages and m micro-batches the first two wait (p-1)/m of the ideal time, (p-1)/(m+p-1) of the step; interleaved (p-1)/(v m).
+With p stages and m micro-batches the first two wait (p-1)/m of the ideal time, (p-1)/(m+p-1) of the step; interleaved waits
+(p-1)/(v m).
 
 The last stage returns its loss, not its logits, so that no micro-batch's logits outlive its backward pass.
 

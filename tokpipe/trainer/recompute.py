@@ -40,4 +40,4 @@ def plain_name(name: str) -> str:
 
 def _recomputed(module: nn.Module) -> nn.Module:
     # No dropout in the model: the random state need not be put back.
-    return cast(nn.Module, checkpoint_wrapper(module, checkpoint_impl=CheckpointImpl.NO_REENTRANT, preserve_rng_state=False))
+    return checkpoint_wrapper(module, checkpoint_impl=CheckpointImpl.NO_REENTRANT, preserve_rng_state=False)

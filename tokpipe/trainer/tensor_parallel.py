@@ -9,7 +9,8 @@ same bytes travel, and the activations between shrink by tp.
 
 The embedding is cut by vocabulary rows, the head by vocabulary columns; the loss works on the shards (loss.py).
 
-Source: Shoeybi et al., "Megatron-LM", arXiv:1909.08053, section 3; sequence parallel: Korthikanti et al., arXiv:2205.05198, section 4.2.
+Source: Shoeybi et al., "Megatron-LM", arXiv:1909.08053, section 3; sequence parallel: Korthikanti et al., arXiv:2205.05198,
+section 4.2.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The part of a parameter that one rank updates.
 
-Tensor parallel cuts a parameter first; what is left on a rank is its *local* tensor. ZeRO then gives each data-parallel rank
-one *chunk* of that local tensor to own: it keeps the fp32 master, momentum and variance of the chunk, and updates it. ZeRO 1 and 2
-cut along a dim that tensor parallel left whole, so that a chunk is a plain slice of the full parameter, which is what a checkpoint
-stores. Under ZeRO 3 `fully_shard` has cut already: the local tensor is the chunk.
+Tensor parallel cuts a parameter first; what is left on a rank is its *local* tensor. ZeRO then gives each data-parallel rank one
+*chunk* of that local tensor to own: it keeps the fp32 master, momentum and variance of the chunk, and updates it. ZeRO 1 and 2
+cut along a dim that tensor parallel left whole, so that a chunk is a plain slice of the full parameter, which is what a
+checkpoint stores. Under ZeRO 3 `fully_shard` has cut already: the local tensor is the chunk.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from tokpipe.trainer.mesh import ParallelConfig, axis_rank
 
 def local_tensor(tensor: Tensor) -> Tensor:
     """What this rank holds of a tensor: the local part of a DTensor, or the tensor."""
-    return tensor.detach().to_local() if isinstance(tensor, DTensor) else tensor.detach()
+    tensor = tensor.detach()
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def local_gradient(param: nn.Parameter) -> Tensor:
@@ -75,7 +76,8 @@ class OwnedWeight:
         missing = self.chunk_size * self.num_chunks - local.shape[self.dim]
         if missing:
             local = F.pad(local, [0, 0] * (local.dim() - 1 - self.dim) + [0, missing])
-        return local.unflatten(self.dim, (self.num_chunks, self.chunk_size)).movedim(self.dim, 0)
+        shape = (*local.shape[: self.dim], self.num_chunks, self.chunk_size, *local.shape[self.dim + 1 :])
+        return local.reshape(shape).movedim(self.dim, 0)
 
     def join(self, chunks: Tensor) -> Tensor:
         """The inverse of `split`: (num_chunks, *chunk_shape) to the local tensor's shape."""
@@ -113,13 +115,9 @@ class OwnedWeight:
 
 def owned_weight(name: str, param: nn.Parameter, config: ParallelConfig, mesh: DeviceMesh | None) -> OwnedWeight:
     """Decide what this rank updates of a parameter."""
-    cut_by_tp = False
-    dim = 0
-    if isinstance(param, DTensor):
-        tp_placement = param.placements[-1]
-        cut_by_tp = config.tp > 1 and tp_placement.is_shard()
-        if cut_by_tp and isinstance(tp_placement, Shard) and tp_placement.dim == 0 and param.dim() > 1:
-            dim = 1
+    tp_placement = _tp_placement(param)
+    cut_by_tp = tp_placement is not None and tp_placement.is_shard()
+    dim = 1 if isinstance(tp_placement, Shard) and tp_placement.dim == 0 and param.dim() > 1 else 0
     sharded = config.zero_stage in (1, 2)
     return OwnedWeight(
         name=name,
@@ -130,3 +128,11 @@ def owned_weight(name: str, param: nn.Parameter, config: ParallelConfig, mesh: D
         mesh=mesh,
         num_holders=(1 if config.zero_stage else config.dp) * (1 if cut_by_tp else config.tp),
     )
+
+
+def _tp_placement(param: nn.Parameter) -> Placement | None:
+    """How tensor parallel cut a parameter, or `None` if it is not on the tp axis."""
+    if not isinstance(param, DTensor):
+        return None
+    axes = param.device_mesh.mesh_dim_names or ()
+    return param.placements[axes.index("tp")] if "tp" in axes else None

@@ -58,7 +58,8 @@ class GradientBucket:
         self._arrivals = 0
         self._expected = 0
         for index, weight in enumerate(self.weights):
-            weight.param.register_post_accumulate_grad_hook(partial(self._take_gradient, index))
+            # mypy: untyped in PyTorch.
+            weight.param.register_post_accumulate_grad_hook(partial(self._take_gradient, index))  # type: ignore[no-untyped-call]
 
     def expect(self, num_passes: int) -> None:
         """Start the next reduction after each parameter's gradient has arrived `num_passes` times."""
