@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
 
 import click
+import pyarrow as pa
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from tokpipe.corpus import CorpusConfig
-    from tokpipe.tokenizer import CountsInfo
+from tokpipe.build.held_out import held_out_mask
+from tokpipe.cli.build_options import CORPUS_OPTIONS, with_options
+from tokpipe.corpus import CorpusConfig, RejectLog, plan_splits, read_inventory, read_row_groups, read_split
+from tokpipe.tokenizer import CountsInfo, WordCounter, document_hashes, merge_counts
 
 logger = logging.getLogger(__name__)
-
-
-def named_glob(text: str) -> tuple[str, str]:
-    """`NAME=GLOB` as a pair."""
-    name, _, glob = text.partition("=")
-    if not (name and glob):
-        raise click.BadParameter(f"{text!r} is not NAME=GLOB")
-    return name, glob
 
 
 def one_part(text: str) -> tuple[int, int]:
@@ -37,39 +28,10 @@ def one_part(text: str) -> tuple[int, int]:
     return int(first), int(second)
 
 
-def corpus_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--corpus` and how it is read."""
-    options = [
-        click.option("--corpus", required=True, help="A folder or file, any fsspec URL, or hf:NAME[:CONFIG[:SPLIT]]."),
-        click.option(
-            "--text-column", default="text", show_default=True, help="Column or JSON key of the text; dots lead inside."
-        ),
-        click.option(
-            "--text-documents",
-            type=click.Choice(["file", "line", "blank-line"]),
-            default="file",
-            show_default=True,
-            help="What one document of a .txt file is.",
-        ),
-        click.option(
-            "--source",
-            "sources",
-            multiple=True,
-            type=named_glob,
-            metavar="NAME=GLOB",
-            help="Files that make up a source; repeatable.",
-        ),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
-def corpus_config(corpus: str, text_column: str, text_documents: str, sources: tuple[tuple[str, str], ...]) -> CorpusConfig:
-    """The options of `corpus_options` as a config."""
-    from tokpipe.corpus import CorpusConfig
-
-    return CorpusConfig(corpus=corpus, text_column=text_column, text_documents=text_documents, sources=sources)
+corpus_options = with_options(
+    [click.option("--corpus", required=True, help="A folder or file, any fsspec URL, or hf:NAME[:CONFIG[:SPLIT]].")],
+    CORPUS_OPTIONS,
+)
 
 
 def iter_texts(
@@ -79,12 +41,6 @@ def iter_texts(
 
     `part` (i, n) takes every n-th split from the i-th on. Says at the end what was rejected.
     """
-    import pyarrow as pa
-
-    from tokpipe.build.held_out import held_out_mask
-    from tokpipe.corpus import RejectLog, plan_splits, read_inventory, read_row_groups, read_split
-    from tokpipe.tokenizer import document_hashes
-
     inventory = read_inventory(config)
     row_groups = read_row_groups(inventory, split_bytes=config.split_bytes)
     splits = plan_splits(inventory, split_bytes=config.split_bytes, row_groups=row_groups)
@@ -105,8 +61,6 @@ def iter_texts(
 
 def count_texts(config: CorpusConfig, *, held_out: float, part: tuple[int, int], out: Path) -> CountsInfo:
     """Count a corpus in this process, one counter a source, and merge them into `out`."""
-    from tokpipe.tokenizer import WordCounter, merge_counts
-
     out.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".counts-", dir=out.parent) as name:
         folder = Path(name)

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
-from tokpipe.cli.corpus_text import corpus_config, corpus_options, count_texts, iter_texts, one_part
+from tokpipe.cli.corpus_text import corpus_options, count_texts, iter_texts, one_part
+from tokpipe.corpus import CorpusConfig
+from tokpipe.tokenizer import CountsInfo, Tokenizer, TrainConfig, merge_counts, train_tokenizer
+from tokpipe.tokenizer.encoders import open_encoder
+from tokpipe.tokenizer.export import export_hugging_face
+from tokpipe.tokenizer.report import format_report, report_tokenizers
+
+T = TypeVar("T")
 
 PATH = click.Path(path_type=Path)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -27,7 +35,15 @@ def tokenizer() -> None:
     """Count words, train on the counts, use, report on and export a tokenizer."""
 
 
-def _counts_summary(info: Any) -> dict[str, Any]:
+def _checked(kind: Callable[..., T], **options: Any) -> T:
+    """Build a config; what it refuses is wrong usage."""
+    try:
+        return kind(**options)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _counts_summary(info: CountsInfo) -> dict[str, Any]:
     return {"rows": info.num_rows, **info.to_json()}
 
 
@@ -35,9 +51,11 @@ def _describe_counts(summary: dict[str, Any], out: Path) -> str:
     lines = [f"{out}: {summary['rows']:,} rows of word and source"]
     for name, totals in summary["totals"].items():
         scripts = ", ".join(f"{script} {size:,}" for script, size in totals["script_bytes"].items())
-        dropped = f"too long {totals['long_words']:,}, with U+2585 {totals['reserved_words']:,}, split at tabs {totals['tabs']:,}"
+        dropped = (
+            f"dropped: {totals['long_words']:,} too long, {totals['reserved_words']:,} with U+2585; {totals['tabs']:,} tabs cut"
+        )
         lines.append(f"  {name}: {totals['documents']:,} documents, {totals['text_bytes']:,} bytes, {totals['words']:,} words")
-        lines.append(f"    bytes by script: {scripts}; words dropped: {dropped}")
+        lines.append(f"    bytes by script: {scripts}; {dropped}")
     return "\n".join(lines)
 
 
@@ -60,7 +78,7 @@ def _echo(result: dict[str, Any], text: str, *, as_json: bool) -> None:
 @json_option
 def count(held_out: float, part: tuple[int, int], out: Path, as_json: bool, **corpus: Any) -> None:
     """Count the words of a corpus into a file that can be merged and trained on."""
-    summary = _counts_summary(count_texts(corpus_config(**corpus), held_out=held_out, part=part, out=out))
+    summary = _counts_summary(count_texts(_checked(CorpusConfig, **corpus), held_out=held_out, part=part, out=out))
     _echo(summary, _describe_counts(summary, out), as_json=as_json)
 
 
@@ -70,8 +88,6 @@ def count(held_out: float, part: tuple[int, int], out: Path, as_json: bool, **co
 @json_option
 def merge_counts_command(counts: tuple[Path, ...], out: Path, as_json: bool) -> None:
     """Merge counts files; order and grouping do not change a byte of the result."""
-    from tokpipe.tokenizer import merge_counts
-
     summary = _counts_summary(merge_counts(counts, out))
     _echo(summary, _describe_counts(summary, out), as_json=as_json)
 
@@ -102,12 +118,7 @@ def merge_counts_command(counts: tuple[Path, ...], out: Path, as_json: bool) -> 
 @json_option
 def train(counts: Path, out: Path, language_weights: str, as_json: bool, **settings: Any) -> None:
     """Train a SentencePiece BPE model from a counts file."""
-    from tokpipe.tokenizer import TrainConfig, train_tokenizer
-
-    try:
-        config = TrainConfig(language_weights=_weights(language_weights), **settings)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
+    config = _checked(TrainConfig, language_weights=_weights(language_weights), **settings)
     card = train_tokenizer(counts, config, out)
     text = (
         f"{out}: {card['vocab_size']:,} pieces from {card['words']:,} of {card['distinct_words']:,} distinct words, "
@@ -136,8 +147,6 @@ def _weights(text: str) -> tuple[tuple[str, float], ...]:
 @json_option
 def encode(model: Path, text: str | None, pieces: bool, as_json: bool) -> None:
     """Encode TEXT, or standard input as one document, with MODEL (a .model file or its folder)."""
-    from tokpipe.tokenizer import Tokenizer
-
     loaded = Tokenizer.load(model)
     ids = loaded.encode(sys.stdin.read() if text is None else text)
     names = [loaded.id_to_piece(number) for number in ids]
@@ -150,8 +159,6 @@ def encode(model: Path, text: str | None, pieces: bool, as_json: bool) -> None:
 @json_option
 def decode(model: Path, ids: tuple[int, ...], as_json: bool) -> None:
     """Decode IDS, or ids on standard input, with MODEL (a .model file or its folder)."""
-    from tokpipe.tokenizer import Tokenizer
-
     loaded = Tokenizer.load(model)
     numbers = list(ids) or _read_ids()
     wrong = [number for number in numbers if not 0 <= number < loaded.vocab_size]
@@ -181,10 +188,7 @@ def _read_ids() -> list[int]:
 @json_option
 def report(model: str, held_out: float, compare: tuple[str, ...], as_json: bool, **corpus: Any) -> None:
     """Say what MODEL costs on a corpus: tokens per word, bytes per token, fallback, per source and script."""
-    from tokpipe.tokenizer.encoders import open_encoder
-    from tokpipe.tokenizer.report import format_report, report_tokenizers
-
-    texts = iter_texts(corpus_config(**corpus), held_out=held_out, keep_held_out=held_out > 0)
+    texts = iter_texts(_checked(CorpusConfig, **corpus), held_out=held_out, keep_held_out=held_out > 0)
     reports = report_tokenizers([open_encoder(name) for name in (model, *compare)], texts)
     _echo({"tokenizers": [one.to_json() for one in reports]}, format_report(reports), as_json=as_json)
 
@@ -195,7 +199,5 @@ def report(model: str, held_out: float, compare: tuple[str, ...], as_json: bool,
 @json_option
 def export(model: Path, out: Path, as_json: bool) -> None:
     """Export MODEL to Hugging Face: ids equal SentencePiece's with encode_special_tokens (split_special_tokens) on."""
-    from tokpipe.tokenizer.export import export_hugging_face
-
     paths = [str(path) for path in export_hugging_face(model, out)]
     _echo({"files": paths}, "\n".join(paths), as_json=as_json)
