@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from llvmlite import ir
-from numba import njit, types, uint64
+from numba import types, uint64
 from numba.extending import intrinsic
 from numpy.typing import NDArray
+
+from tokpipe.tokenizer.jit import kernel, kernel_part
 
 HASH_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 HASH_SEED = np.uint64(0xD6E8FEB86659FD93)
@@ -54,7 +56,7 @@ def _fold_multiply(typingctx: Any, left: Any, right: Any) -> Any:
 fold_multiply: Any = intrinsic(_fold_multiply)
 
 
-@njit(forceinline=True)
+@kernel_part
 def load_part(data: NDArray[np.uint8], start: int, length: int, stop: int) -> Any:
     """The `length` (1 to 8) bytes at `start` as a uint64, zero above; reads nothing at or after `stop`."""
     if start + 8 <= stop:
@@ -67,7 +69,7 @@ def load_part(data: NDArray[np.uint8], start: int, length: int, stop: int) -> An
     return word
 
 
-@njit(forceinline=True)
+@kernel_part
 def hash_bytes(data: NDArray[np.uint8], start: int, length: int, stop: int) -> Any:
     """A 64-bit hash of `data[start : start + length]`, `length >= 1`; every bit is usable. Not stable between versions."""
     h = HASH_SEED ^ uint64(length)
@@ -78,7 +80,7 @@ def hash_bytes(data: NDArray[np.uint8], start: int, length: int, stop: int) -> A
     return fold_multiply(h ^ load_part(data, i, end - i, stop), HASH_MULTIPLIER)
 
 
-@njit(forceinline=True)
+@kernel_part
 def same_bytes(
     left: NDArray[np.uint8],
     left_start: int,
@@ -98,22 +100,22 @@ def same_bytes(
     return rest == 0 or load_part(left, left_start + i, rest, left_stop) == load_part(right, right_start + i, rest, right_stop)
 
 
-@njit(forceinline=True)
-def _rotate(value: np.uint64, bits: int) -> np.uint64:
+@kernel_part
+def _rotate(value: np.uint64, bits: int) -> Any:
     return (value << uint64(bits)) | (value >> uint64(64 - bits))
 
 
-@njit(forceinline=True)
-def _round(accumulator: np.uint64, word: np.uint64) -> np.uint64:
+@kernel_part
+def _round(accumulator: np.uint64, word: np.uint64) -> Any:
     return _rotate(accumulator + word * PRIME2, 31) * PRIME1
 
 
-@njit(forceinline=True)
-def _merge(h: np.uint64, accumulator: np.uint64) -> np.uint64:
+@kernel_part
+def _merge(h: np.uint64, accumulator: np.uint64) -> Any:
     return (h ^ _round(uint64(0), accumulator)) * PRIME1 + PRIME4
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _hash_documents(data: NDArray[np.uint8], starts: NDArray[np.int64], out: NDArray[np.uint64]) -> None:
     """XXH64 with seed 0 of every `data[starts[d] : starts[d + 1]]`."""
     for d in range(len(out)):

@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
-from numba import int64, njit, types, uint64
+from numba import int64, types, uint64
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from tokpipe.tokenizer.classes import INSIDE
 from tokpipe.tokenizer.cuts import Cuts
+from tokpipe.tokenizer.jit import kernel, kernel_part
 from tokpipe.tokenizer.merge import MAX_SYMBOLS, Merges, merge_unit
 from tokpipe.tokenizer.unit_table import INLINE_IDS, UnitTable, add_unit, find_unit, unit_key
 
@@ -77,7 +78,7 @@ def _prefetch(typingctx: Any, array: Any, index: Any) -> Any:
 prefetch: Any = intrinsic(_prefetch)
 
 
-@njit(forceinline=True)
+@kernel_part
 def _find_cuts(
     cuts: Cuts, data: NDArray[np.uint8], start: int, end: int, previous: int, starts: NDArray[np.int64], n: int
 ) -> Any:
@@ -98,8 +99,8 @@ def _find_cuts(
     return n, previous
 
 
-@njit(forceinline=True)
-def _emit(table: UnitTable, slot: int, out: NDArray[Any], w: int) -> int:
+@kernel_part
+def _emit(table: UnitTable, slot: int, out: NDArray[Any], w: int) -> Any:
     """Copy a unit's ids to `out[w:]`, which has room for three more; returns the new end."""
     packed = table.entries[slot, 3]
     out[w] = packed & _ID_MASK
@@ -114,7 +115,7 @@ def _emit(table: UnitTable, slot: int, out: NDArray[Any], w: int) -> int:
     return w + num_ids
 
 
-@njit(forceinline=True)
+@kernel_part
 def _encode_units(
     tables: tuple[UnitTable, UnitTable],
     merges: Merges,
@@ -153,7 +154,7 @@ def _encode_units(
     return w
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def encode_documents(
     data: NDArray[np.uint8],
     doc_starts: NDArray[np.int64],
@@ -167,9 +168,9 @@ def encode_documents(
 ) -> bool:
     """Encode `data[doc_starts[d] : doc_starts[d + 1]]` for all documents, going on from `scratch.state`.
 
-    `ends` are the ids put before and after each document, -1 for none; `tables` the warm one and the worker's own. `out` must hold
-    one id for each byte of normalised text, two for each document and three more. Returns False if the room for holes ran out:
-    take them, set NUM_HOLES to 0 and call again.
+    `ends` are the ids put before and after each document, -1 for none; `tables` the warm one and the worker's own. `out` must
+    hold one id for each byte of normalised text, two for each document and three more. Returns False if the room for holes ran
+    out: take them, set NUM_HOLES to 0 and call again.
     """
     starts, state = scratch.starts, scratch.state
     w = state[NUM_IDS]
@@ -207,7 +208,7 @@ def encode_documents(
     return True
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def fill_holes(
     ids: NDArray[Any],
     positions: NDArray[np.int64],
@@ -218,16 +219,17 @@ def fill_holes(
     """Copy `ids` to `out` with `filling[fill_starts[h] : fill_starts[h + 1]]` put in before `ids[positions[h]]` (ascending)."""
     read, w = 0, 0
     for h in range(positions.shape[0]):
-        length = positions[h] - read
-        out[w : w + length] = ids[read : read + length]
-        read, w = read + length, w + length
+        while read < positions[h]:
+            out[w] = ids[read]
+            read, w = read + 1, w + 1
         for j in range(fill_starts[h], fill_starts[h + 1]):
             out[w] = filling[j]
             w += 1
-    out[w:] = ids[read:]
+    for j in range(read, ids.shape[0]):
+        out[w + j - read] = ids[j]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def add_virtual_spaces(
     data: NDArray[np.uint8], doc_starts: NDArray[np.int64], after: bool, out: NDArray[np.uint8], out_starts: NDArray[np.int64]
 ) -> None:
@@ -241,7 +243,8 @@ def add_virtual_spaces(
         if not after:
             out[w] = 0x20
             w += 1
-        out[w : w + stop - start] = data[start:stop]
+        for i in range(start, stop):
+            out[w + i - start] = data[i]
         w += stop - start
         if after:
             out[w] = 0x20

@@ -16,11 +16,12 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import int64, njit, uint64
+from numba import int64, uint64
 from numpy.typing import NDArray
 
 from tokpipe.tokenizer.classes import NUM_CODES
 from tokpipe.tokenizer.hashing import HASH_MULTIPLIER, fold_multiply
+from tokpipe.tokenizer.jit import kernel, kernel_part
 from tokpipe.tokenizer.vocabulary import BYTE, NORMAL, SPACE_MARK, UNUSED, USER_DEFINED, Vocabulary
 
 MAX_SYMBOLS = 256
@@ -56,7 +57,7 @@ class Merges(NamedTuple):
     """(2, MAX_SYMBOLS + 2) scratch: rank and piece of each adjacent pair."""
 
 
-@njit(forceinline=True)
+@kernel_part
 def _find_pair(pairs: NDArray[np.uint64], left: int, right: int) -> Any:
     """The value of a pair, 0 if it never merges."""
     if left < 0 or right < 0:
@@ -71,7 +72,7 @@ def _find_pair(pairs: NDArray[np.uint64], left: int, right: int) -> Any:
     return pairs[slot, 1]
 
 
-@njit(forceinline=True)
+@kernel_part
 def _rank_pair(merges: Merges, at: int) -> None:
     """Note rank and piece of the pair of symbols `at` and `at + 1`."""
     value = _find_pair(merges.pairs, merges.symbols[0, at], merges.symbols[0, at + 1])
@@ -79,7 +80,7 @@ def _rank_pair(merges: Merges, at: int) -> None:
     merges.pair_scratch[1, at] = int64(value & uint64(0xFFFFFFFF))
 
 
-@njit(nogil=True)
+@kernel
 def _merge_symbols(merges: Merges, n: int) -> int:
     """Merge the first `n` scratch symbols until no pair is left; returns how many symbols remain."""
     symbols, ranks, pieces = merges.symbols[0], merges.pair_scratch[0], merges.pair_scratch[1]
@@ -104,7 +105,7 @@ def _merge_symbols(merges: Merges, n: int) -> int:
     return n
 
 
-@njit(nogil=True)
+@kernel
 def _read_symbols(merges: Merges, data: NDArray[np.uint8], start: int, length: int) -> int:
     """Write a unit's characters as scratch symbols; returns their number, or -1 if SentencePiece must encode the unit."""
     symbols = merges.symbols[0]
@@ -138,7 +139,7 @@ def _read_symbols(merges: Merges, data: NDArray[np.uint8], start: int, length: i
     return n
 
 
-@njit(nogil=True)
+@kernel
 def _write_bytes(merges: Merges, code: int, ids: NDArray[np.int32], w: int) -> int:
     """Append the byte pieces of a character; returns the new end of `ids`."""
     byte_ids = merges.byte_ids
@@ -160,7 +161,7 @@ def _write_bytes(merges: Merges, code: int, ids: NDArray[np.int32], w: int) -> i
     return w + 4
 
 
-@njit(nogil=True)
+@kernel
 def merge_unit(merges: Merges, data: NDArray[np.uint8], start: int, length: int, ids: NDArray[np.int32]) -> int:
     """Encode one unit into `ids` (room for 4 * MAX_SYMBOLS); returns the number of ids, or -1 if SentencePiece must do it."""
     n = _read_symbols(merges, data, start, length)
@@ -186,7 +187,7 @@ def merge_unit(merges: Merges, data: NDArray[np.uint8], start: int, length: int,
     return w
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _add_pairs(merges: Merges, spelled: NDArray[np.int32], starts: NDArray[np.int64], pieces: NDArray[np.int64]) -> None:
     """Enter the one pair of every piece; `pieces` by rising length, piece `k` spelled by `spelled[starts[k] : starts[k + 1]]`."""
     mask = uint64(merges.pairs.shape[0] - 1)

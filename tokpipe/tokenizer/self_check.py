@@ -67,7 +67,8 @@ def _describe(processor: Any, place: str, expected: list[int], found: list[int])
         return " ".join(f"{i}:{processor.id_to_piece(i)!r}" if 0 <= i < size else f"{i}:(no piece)" for i in ids[near])
 
     return (
-        f"{place}: the ids differ from SentencePiece's from token {first:,} on (expected {len(expected):,} ids, found {len(found):,}).\n"
+        f"{place}: the ids differ from SentencePiece's from token {first:,} on"
+        f" (expected {len(expected):,} ids, found {len(found):,}).\n"
         f"  SentencePiece: {show(expected)}\n  tokpipe:       {show(found)}\n"
         "This is a bug in tokpipe: please report it with the document. Nothing of this task was published."
     )

@@ -14,10 +14,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import int64, njit, uint64
+from numba import int64, uint64
 from numpy.typing import NDArray
 
 from tokpipe.tokenizer.hashing import HASH_MULTIPLIER, HASH_SEED, fold_multiply, hash_bytes, load64, load_part, same_bytes
+from tokpipe.tokenizer.jit import kernel, kernel_part
 
 INLINE_BYTES = 16
 INLINE_IDS = 3
@@ -56,7 +57,7 @@ def new_table(capacity: int) -> UnitTable:
     )
 
 
-@njit(forceinline=True)
+@kernel_part
 def unit_key(data: NDArray[np.uint8], start: int, length: int, stop: int) -> tuple[Any, Any, Any]:
     """The first two words of a unit's entry, and its hash; the second word of a long unit is 0."""
     if length <= INLINE_BYTES:
@@ -72,7 +73,7 @@ def unit_key(data: NDArray[np.uint8], start: int, length: int, stop: int) -> tup
     return h, uint64(0), h
 
 
-@njit(forceinline=True)
+@kernel_part
 def find_unit(table: UnitTable, key: tuple[Any, Any, Any], data: NDArray[np.uint8], start: int, length: int, stop: int) -> Any:
     """The entry of a unit, or `-1 - slot` with the free slot where it belongs."""
     a, b, h = key
@@ -93,8 +94,8 @@ def find_unit(table: UnitTable, key: tuple[Any, Any, Any], data: NDArray[np.uint
         slot = (slot + uint64(1)) & mask
 
 
-@njit(forceinline=True)
-def has_room(table: UnitTable, key_bytes: int, num_ids: int) -> bool:
+@kernel_part
+def has_room(table: UnitTable, key_bytes: int, num_ids: int) -> Any:
     """Whether one more unit fits within the table's bounds."""
     counters = table.counters
     return (
@@ -104,15 +105,17 @@ def has_room(table: UnitTable, key_bytes: int, num_ids: int) -> bool:
     )
 
 
-@njit(nogil=True)
+@kernel
 def clear_table(table: UnitTable) -> None:
     """Forget every unit; the memory stays."""
-    table.entries[:] = uint64(0)
-    table.counters[:TIMES_EMPTIED] = 0
+    for slot in range(table.entries.shape[0]):
+        table.entries[slot, 2] = uint64(0)
+    for counter in range(TIMES_EMPTIED):
+        table.counters[counter] = 0
     table.counters[TIMES_EMPTIED] += 1
 
 
-@njit(nogil=True)
+@kernel
 def add_unit(
     table: UnitTable,
     key: tuple[Any, Any, Any],
@@ -150,7 +153,7 @@ def add_unit(
     return slot
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def add_units(
     table: UnitTable, data: NDArray[np.uint8], starts: NDArray[np.int64], ids: NDArray[np.int32], id_starts: NDArray[np.int64]
 ) -> None:

@@ -43,7 +43,8 @@ class UnitEncoder:
         self._own, self._warm = new_table(capacity), new_table(16)
         # What the kernel leaves over is part of a document, so no virtual space may be put around it again.
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=without_dummy_prefix(model_bytes))
-        # Ids for each byte of text, at most: an unknown space mark is three byte pieces, an image may be longer than its character.
+        # Ids for each byte of text, at most: an unknown space mark is three byte pieces; an image may be longer than its
+        # character.
         images = ((char, image.replace(" ", SPACE_MARK)) for char, image in rules.items())
         growth = [len(image.encode()) / len(char.encode()) for char, image in images]
         self._growth = max(1.0 if self._merges.char_symbol[ord(SPACE_MARK)] >= 0 else 3.0, *growth, 1.0)

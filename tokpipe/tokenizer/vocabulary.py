@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
-from sentencepiece import sentencepiece_model_pb2
+from sentencepiece import sentencepiece_model_pb2 as _untyped_pb2
 
 from tokpipe.errors import TokenizerError
 
+_pb2: Any = _untyped_pb2
 SPACE_MARK = "\u2581"
 """The character that stands for a space inside pieces."""
 
@@ -63,7 +64,7 @@ def read_vocabulary(model_bytes: bytes, name: str) -> Vocabulary:
     Raises:
         TokenizerError: if the bytes are not a SentencePiece model; `name` says where they come from.
     """
-    proto: Any = sentencepiece_model_pb2.ModelProto()
+    proto = _pb2.ModelProto()
     try:
         proto.ParseFromString(model_bytes)
     except DecodeError as error:
@@ -89,7 +90,7 @@ def read_vocabulary(model_bytes: bytes, name: str) -> Vocabulary:
 
 def without_dummy_prefix(model_bytes: bytes) -> bytes:
     """The same model, but text is encoded as it stands, with no virtual space around it."""
-    proto: Any = sentencepiece_model_pb2.ModelProto()
+    proto = _pb2.ModelProto()
     proto.ParseFromString(model_bytes)
     proto.normalizer_spec.add_dummy_prefix = False
     serialized: bytes = proto.SerializeToString()
