@@ -11,7 +11,7 @@ from tokpipe.build.held_out import held_out_mask
 from tokpipe.build.plan import Plan, read_splits, split_sizes
 from tokpipe.build.receipts import Receipt, read_stage
 from tokpipe.build.rejects import check_task, places
-from tokpipe.build.stage import StageTasks
+from tokpipe.build.stage import InputShare, StageTasks
 from tokpipe.build.store import Attempt, Store
 from tokpipe.corpus import RejectLog, read_split
 from tokpipe.engine.base import Counters, Report
@@ -65,18 +65,21 @@ class CountTasks(StageTasks):
         """Read, count, publish the table."""
         split = self._splits[self.plan.counted[index]]
         name = f"build/counts/{self.label(index)}"
-        done = Counters()
+        share, done = InputShare(split.num_bytes), Counters()
         with RejectLog() as rejects, WordCounter(split.source, spill_folder=attempt.folder) as counter:
             for batch in read_split(split, self.config.corpus, rejects):
                 for texts in self._training(batch.texts):
                     counter.add(texts)
                 now = Counters(
-                    documents=len(batch.texts), text_bytes=batch.num_input_bytes, decoded_bytes=num_text_bytes(batch.texts)
+                    documents=len(batch.texts),
+                    text_bytes=share.take(batch.num_input_bytes),
+                    decoded_bytes=num_text_bytes(batch.texts),
                 )
                 report(now)
                 done = done + now
                 check_task(rejects, done.text_bytes, self.plan)
             counter.write(attempt.path(name))
+        report(Counters(text_bytes=share.left))
         table_bytes = attempt.path(name).stat().st_size
         return Receipt(
             plan=self.plan.hash,
@@ -86,7 +89,7 @@ class CountTasks(StageTasks):
             num_records=rejects.num_records,
             num_documents=done.documents,
             text_bytes=done.decoded_bytes,
-            input_bytes=done.text_bytes,
+            input_bytes=split.num_bytes,
             blank=rejects.blank,
             rejects=dict(sorted(rejects.counts.items())),
             places=places(rejects),

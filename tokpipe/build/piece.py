@@ -72,8 +72,8 @@ class PieceWriter:
         self._training.abort()
         self._held_out.abort()
 
-    def add(self, batch: TextBatch) -> Counters:
-        """Encode a batch, check a sample of it, write it; returns what was done.
+    def add(self, batch: TextBatch, input_bytes: int) -> Counters:
+        """Encode a batch, check a sample of it, write it; returns what was done. `input_bytes` of the split were read for it.
 
         Raises:
             SelfCheckError: if a document's ids are not SentencePiece's.
@@ -90,7 +90,7 @@ class PieceWriter:
         done = Counters(
             documents=len(batch.texts),
             tokens=len(ids),
-            text_bytes=batch.num_input_bytes,
+            text_bytes=input_bytes,
             decoded_bytes=num_text_bytes(batch.texts),
         )
         self.done = self.done + done

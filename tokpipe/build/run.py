@@ -64,7 +64,7 @@ def build(config: BuildConfig, *, engine: Engine | None = None, progress: Progre
             if manifest is None:
                 _run_stages(config, plan, store, own_engine, progress or NoProgress())
                 manifest = finish_dataset(store, plan)
-            notices = lay_out(config, store, manifest)
+            notices = lay_out(config.partition, store, seed=config.seed)
             report = _report(store, plan, manifest, notices, already=already, seconds=time.monotonic() - began)
             if not already or not store.exists(REPORT):
                 store.write(REPORT, (report.describe() + "\n").encode())

@@ -11,6 +11,22 @@ from tokpipe.engine.base import Report
 from tokpipe.engine.progress import human_bytes
 
 
+class InputShare:
+    """How much of a split's size is done, so that a task's shares add up to exactly its size whatever its reader says.
+
+    A reader counts the blocks it has read; for a range of a few kilobytes that is more than the range.
+    """
+
+    def __init__(self, num_bytes: int) -> None:
+        self.left = num_bytes
+
+    def take(self, num_bytes: int) -> int:
+        """Book some more as done; returns how much of it counts."""
+        taken = min(num_bytes, self.left)
+        self.left -= taken
+        return taken
+
+
 class StageTasks(ABC):
     """The numbered tasks of one stage; subclasses do the work of one."""
 

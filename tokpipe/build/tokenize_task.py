@@ -10,7 +10,7 @@ from tokpipe.build.piece import Ends, PieceName, PieceWriter
 from tokpipe.build.plan import TOKENIZER, Plan, read_splits, split_sizes
 from tokpipe.build.receipts import Receipt, add_receipts, piece_name, read_pieces
 from tokpipe.build.rejects import PieceRejects, check_task
-from tokpipe.build.stage import StageTasks
+from tokpipe.build.stage import InputShare, StageTasks
 from tokpipe.build.store import Attempt, Store
 from tokpipe.corpus import Cursor, read_split
 from tokpipe.engine.base import Counters, Report
@@ -75,18 +75,20 @@ class TokenizeTasks(StageTasks):
         split, config = self._splits[index], self.config
         name = PieceName(plan=self.plan.hash, stage=self.stage, task=index, piece=len(done), source=split.source)
         ends = document_ends(self._tokenizer, config)
+        share = InputShare(split.num_bytes - sum(piece.input_bytes for piece in done))
         made: list[Receipt] = []
         start = Cursor(*done[-1].cursor) if done else Cursor(0, 0)
         writer = PieceWriter(name, attempt, rejects, self._tokenizer, ends, config)
         try:
             for batch in read_split(split, config.corpus, rejects, start=start):
-                report(writer.add(batch))
+                report(writer.add(batch, share.take(batch.num_input_bytes)))
                 check_task(rejects, writer.done.text_bytes, self.plan)
                 if writer.done.decoded_bytes >= config.piece_bytes:
                     made.append(self._put_piece(name, writer.finish(tuple(batch.cursor))))
                     name = replace(name, piece=name.piece + 1)
                     writer = PieceWriter(name, attempt, rejects, self._tokenizer, ends, config)
-            made.append(writer.finish(()))
+            report(Counters(text_bytes=share.left))
+            made.append(replace(writer.finish(()), input_bytes=writer.done.text_bytes + share.left))
         finally:
             writer.abort()
         return made
