@@ -92,7 +92,7 @@ def write_dataset(
     return joined
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def dataset_writer():
     """`write_dataset`, for tests that may not import from conftest."""
     return write_dataset
