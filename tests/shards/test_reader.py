@@ -103,6 +103,13 @@ def test_lookups_equal_a_plain_search(tmp_path_factory, lengths, data):
     assert found.tolist() == starts[(starts >= start) & (starts < stop)].tolist()
 
 
+def test_documents_of_one_token_each(write_shard):
+    shard = Shard.open(write_shard([np.array([2])] * 20))
+    assert shard.document_starts(0, 20).tolist() == list(range(20))
+    assert shard.document_starts(5, 6).tolist() == [5]
+    assert shard.document_starts(5, 5).tolist() == []
+
+
 def test_lookups_refuse_what_is_not_there(shard_of_three):
     shard = Shard.open(shard_of_three)
     for token in (-1, 6):

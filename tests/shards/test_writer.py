@@ -87,13 +87,14 @@ def test_batches_do_not_change_the_bytes(tmp_path, documents, batch):
         assert (tmp_path / f"one{suffix}").read_bytes() == (tmp_path / f"many{suffix}").read_bytes()
 
 
-def test_lengths_that_moved_to_a_file_give_the_same_index(tmp_path, monkeypatch, documents, batch):
+@pytest.mark.parametrize("block", [7, 100, 501])  # 500 documents: 500 divides into one, 501 indices into another
+def test_lengths_that_moved_to_a_file_give_the_same_index(tmp_path, monkeypatch, documents, batch, block):
     everything = documents(np.random.default_rng(3), count=500)
     with ShardWriter(tmp_path / "memory", dtype="uint16") as writer:
         writer.append(*batch(everything))
         writer.commit()
     monkeypatch.setattr(writer_module, "SPILL_BYTES", 64)
-    monkeypatch.setattr(writer_module, "_BLOCK_DOCUMENTS", 7)
+    monkeypatch.setattr(writer_module, "_BLOCK_DOCUMENTS", block)
     with ShardWriter(tmp_path / "spilled", dtype="uint16") as writer:
         for start in range(0, 500, 50):
             writer.append(*batch(everything[start : start + 50]))

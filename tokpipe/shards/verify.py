@@ -225,7 +225,7 @@ def _check_hash(suffix: str, digest: str, entry: ShardEntry, manifest: Manifest,
 
 def _swap_problem(suffix: str, digest: str, entry: ShardEntry, manifest: Manifest) -> Problem | None:
     owners = [other.name for other in manifest.shards if _promise(other, suffix)[1] == digest]
-    if not owners or entry.name in owners:
+    if not owners:
         return None
     message = (
         f"{entry.name}{suffix}: holds the bytes of {owners[0]}{suffix}: the files were swapped or copied over each other. "
