@@ -83,7 +83,9 @@ def test_a_lost_node_costs_nothing_but_time(cluster, toy, tmp_path, recorder):
 def test_a_local_cluster_is_started_and_ended(toy, recorder, monkeypatch):
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     spec = toy(3)
-    RayEngine(RayConfig(address="local")).run(spec, recorder)
+    engine = RayEngine(RayConfig(address="local"))
+    engine.run(spec, recorder)
+    engine.close()
     import ray
 
     assert spec.open().missing() == []

@@ -1,8 +1,8 @@
 """One build by processes that somebody else started: `srun -N 4 -n 64 tokpipe build --task-worker ...`.
 
 Every process owns a fixed stride of each stage's tasks. Process 0 is the build itself: it plans, announces each stage in
-`build/announced.json`, does its own share, waits for the others', and writes the manifest. The others follow the announcements. The
-announcement carries a token of the job, so that nobody follows one that an earlier job left behind.
+`build/announced.json`, does its own share, waits for the others', and writes the manifest. The others follow the announcements,
+which carry a token of the job, so that nobody follows one that an earlier job left behind.
 
 A process that dies leaves its share missing. When every process has said that it is through with a stage, or nothing new has
 come for a while, process 0 does what is missing itself.
@@ -14,15 +14,17 @@ import contextlib
 import json
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tokpipe.build.config import BuildConfig
 from tokpipe.build.report import BuildReport
 from tokpipe.build.run import build
 from tokpipe.build.store import Store, open_store
+from tokpipe.build.tasks import task_spec
 from tokpipe.engine.attempts import Attempts
 from tokpipe.engine.base import Counters, ProgressSink, Tasks, TaskSpec
-from tokpipe.errors import BuildError, TokpipeError
+from tokpipe.engine.worker import describe
+from tokpipe.errors import BuildError
 
 log = logging.getLogger(__name__)
 
@@ -103,13 +105,11 @@ def _follow(store: Store, place: WorkerPlace) -> None:
 
 
 def _do_share(store: Store, place: WorkerPlace, stage: str) -> None:
-    from tokpipe.build.tasks import task_spec
-
     tasks = task_spec(store.out, stage).open()
     for index in place.share(tasks):
         try:
             tasks.run(index, lambda counters: None)
-        except TokpipeError:
+        except Exception:
             log.exception("process %d: %s failed; process 0 will try it", place.rank, tasks.name(index))
     store.write(_through(place, stage), b"")
 
@@ -139,7 +139,7 @@ class SharedEngine:
         try:
             for index in self._place.share(tasks):
                 self._try(tasks, index, attempts, progress)
-            self._wait(tasks, progress)
+            self._wait(spec.stage, tasks, progress)
             while runnable := attempts.runnable(missing := tasks.missing()):
                 for index in runnable:
                     self._try(tasks, index, attempts, progress)
@@ -150,23 +150,19 @@ class SharedEngine:
     def _try(self, tasks: Tasks, index: int, attempts: Attempts, progress: ProgressSink) -> None:
         try:
             tasks.run(index, progress.add)
-        except TokpipeError as error:
-            attempts.failed(index, tasks.name(index), f"{type(error).__name__}: {error}")
+        except Exception as error:
+            attempts.failed(index, tasks.name(index), describe(error))
 
-    def _wait(self, tasks: Tasks, progress: ProgressSink) -> None:
+    def _wait(self, stage: str, tasks: Tasks, progress: ProgressSink) -> None:
         """Until all others are through with the stage, or nothing is missing, or nothing new has come for too long."""
-        others = [self._own_place(rank) for rank in range(1, self._place.num_workers)]
+        others = [_through(replace(self._place, rank=rank), stage) for rank in range(1, self._place.num_workers)]
         seen = set(tasks.missing())
         changed = time.monotonic()
         while seen and time.monotonic() - changed < self._place.patience_seconds:
-            stage = getattr(tasks, "stage", "")
-            if all(self._store.exists(_through(place, stage)) for place in others):
+            if all(self._store.exists(note) for note in others):
                 return
             time.sleep(self._place.poll_seconds)
             now = set(tasks.missing())
             if now != seen:
                 progress.add(Counters(text_bytes=sum(tasks.size(index) for index in seen - now)))
                 seen, changed = now, time.monotonic()
-
-    def _own_place(self, rank: int) -> WorkerPlace:
-        return WorkerPlace(rank=rank, num_workers=self._place.num_workers, token=self._place.token)

@@ -37,11 +37,20 @@ class RayEngine:
 
     def __init__(self, config: RayConfig):
         self.config = config
+        self._connected_here = False
+
+    def close(self) -> None:
+        """Leave the cluster; a local one that `run` started ends with it."""
+        if self._connected_here:
+            import_ray().shutdown()
+            self._connected_here = False
 
     def run(self, spec: TaskSpec, progress: ProgressSink) -> None:
         """Submit tasks until none is missing; see `Engine.run`."""
         ray = import_ray()
-        started_here = connect(ray, self.config.address)
+        if not ray.is_initialized():
+            connect(ray, self.config.address)
+            self._connected_here = True
         tasks = spec.open()
         attempts = Attempts(self.config.max_attempts)
         missing = tasks.missing()
@@ -56,8 +65,6 @@ class RayEngine:
             raise BuildInterruptedError("Interrupted. Finished tasks are kept: run the same command again to go on.") from None
         finally:
             progress.finish()
-            if started_here:
-                ray.shutdown()
         attempts.raise_if_given_up(tasks, missing)
 
     def _run_all(
@@ -101,33 +108,27 @@ def import_ray() -> Any:
     return ray
 
 
-def connect(ray: Any, address: str) -> bool:
-    """Connect, or start a local cluster. Returns whether this call did so (and therefore has to end it).
+def connect(ray: Any, address: str) -> None:
+    """Connect to a cluster, or start a local one.
 
     Raises:
         EngineError: if the named cluster cannot be reached.
     """
-    if ray.is_initialized():
-        return False
     if ":" in address:
         check_answers(address)
-    quiet = {"log_to_driver": False, "logging_level": logging.WARNING, "include_dashboard": False}
+    quiet = {"log_to_driver": False, "logging_level": logging.WARNING}
     try:
-        if address == "local":
-            ray.init(address="local", **quiet)
-        else:
-            try:
-                ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
-            except ConnectionError:
-                if address != "auto":
-                    raise
-                logger.info("no Ray cluster runs here: starting one on this machine")
-                ray.init(address="local", **quiet)
+        try:
+            ray.init(address=address, **quiet)
+        except ConnectionError:
+            if address != "auto":
+                raise
+            logger.info("no Ray cluster runs here: starting one on this machine")
+            ray.init(address="local", include_dashboard=False, **quiet)
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
         raise EngineError(
             f"no Ray cluster answers at {address!r} ({error}). Start one with `ray start --head`, or use --ray-address local."
         ) from error
-    return True
 
 
 def check_answers(address: str) -> None:

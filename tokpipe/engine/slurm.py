@@ -66,6 +66,9 @@ class SlurmEngine:
         self.config = config
         self.work_dir = work_dir
 
+    def close(self) -> None:
+        """Nothing is kept between stages."""
+
     def run(self, spec: TaskSpec, progress: ProgressSink) -> None:
         """Submit arrays until no task is missing; see `Engine.run`."""
         for program in ("sbatch", "squeue", "scancel", "scontrol"):
