@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 
 import torch
-import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from tokpipe.trainer.mesh import ParallelConfig, axis_rank, build_mesh
@@ -77,15 +75,7 @@ def run_steps(
     return [*curve, (held_out.loss_sum / held_out.num_tokens, held_out.num_tokens / 1e6)]
 
 
-def iter_collectives(ops: list[str]) -> Iterator[str]:
-    """Names of the collectives among dispatched operators, without namespace and overload."""
-    for op in ops:
-        if op.startswith(("c10d.", "_c10d_functional.")):
-            name = op.split(".")[1].strip("_")
-            if not name.startswith("wait"):
-                yield name
-
-
-def world() -> int:
-    """Ranks in the gang."""
-    return dist.get_world_size()
+def coordinates(config: ParallelConfig) -> tuple[int, int, int]:
+    """This rank's place on the mesh."""
+    mesh = mesh_for(config)
+    return axis_rank(mesh, "pp"), axis_rank(mesh, "dp"), axis_rank(mesh, "tp")
