@@ -150,7 +150,7 @@ def measure(split: Split, config: BuildConfig, tokenizer: Tokenizer | None) -> S
     reading = time.perf_counter() - start
     if batch is None:
         return Sample(input_bytes=split.num_bytes)
-    sample.input_bytes = batch.num_input_bytes
+    sample.input_bytes = min(batch.num_input_bytes, split.num_bytes)  # a reader counts whole blocks, however short the split
     sample.documents = len(batch.texts)
     sample.text_bytes = num_text_bytes(batch.texts)
     sample.tokens, working = _tokens_and_seconds(batch, tokenizer)
