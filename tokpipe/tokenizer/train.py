@@ -25,6 +25,7 @@ from tokpipe import __version__
 from tokpipe.errors import TrainingError
 from tokpipe.tokenizer.counts_file import read_counts_info
 from tokpipe.tokenizer.normalization import NORMALIZATIONS, required_characters, write_rule_table
+from tokpipe.tokenizer.vocabulary import read_vocabulary
 from tokpipe.tokenizer.word_selection import SelectedWords, select_words
 
 logger = logging.getLogger(__name__)
@@ -139,8 +140,8 @@ def train_model(words: SelectedWords, config: TrainConfig) -> bytes:
         _rows(words),
         config,
         input_format="tsv",
-        # Every row is a word that was kept on purpose.
-        max_sentence_length=int((words.starts[1:] - words.starts[:-1]).max()) + 1,
+        # Every row is a word that was kept on purpose; SentencePiece takes no limit below 10.
+        max_sentence_length=max(10, int((words.starts[1:] - words.starts[:-1]).max()) + 1),
     )
 
 
@@ -198,6 +199,7 @@ def _card(counts_path: str | os.PathLike[str], config: TrainConfig, words: Selec
         logger.warning("not in the vocabulary, spelled in bytes: %s", " ".join(f"U+{ord(c):04X}" for c in missing))
     return {
         "vocab_size": processor.vocab_size(),
+        "fingerprint": read_vocabulary(model, MODEL_NAME).fingerprint(),
         "settings": asdict(config),
         "words": len(words.counts),
         "distinct_words": words.num_distinct,
