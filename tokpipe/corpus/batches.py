@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from tokpipe.corpus.rejects import Reject, RejectLog
 
 BATCH_BYTES = 16 << 20
+_SCAN_BYTES = 1 << 18
 
 
 class Cursor(NamedTuple):
@@ -43,6 +44,8 @@ class Piece:
     num_input_bytes: int
     rejects: list[Reject] = field(default_factory=list)
     blank: int = 0
+    is_utf8: bool = False
+    """The reader has validated the bytes that the texts come from, so that it need not be done twice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +109,9 @@ def _finish(pieces: list[Piece], log: RejectLog) -> Iterator[TextBatch]:
             log.add(*reject)
     starts = np.cumsum([0] + [len(piece.texts) for piece in pieces], dtype=np.int64)
     positions = np.concatenate([piece.positions for piece in pieces])
-    texts, keep, refused = clean_texts(pa.concat_arrays([piece.texts for piece in pieces]))
+    texts, keep, refused = clean_texts(
+        pa.concat_arrays([piece.texts for piece in pieces]), is_utf8=all(piece.is_utf8 for piece in pieces)
+    )
     for row, reason, detail in refused:
         piece = pieces[int(np.searchsorted(starts, row, side="right")) - 1]
         log.add(piece.path, int(positions[row]), reason, detail)
@@ -127,12 +132,13 @@ def _finish(pieces: list[Piece], log: RejectLog) -> Iterator[TextBatch]:
 
 
 def clean_texts(
-    texts: pa.LargeBinaryArray,
+    texts: pa.LargeBinaryArray, *, is_utf8: bool = False
 ) -> tuple[pa.LargeStringArray, NDArray[np.bool_] | None, list[tuple[int, str, str]]]:
     """Validate every text as UTF-8, turn CRLF and lone CR into LF, and refuse what is empty or white space alone.
 
     Args:
         texts: without nulls, array offset 0.
+        is_utf8: the texts are known to be valid UTF-8; validation is the greater part of the cost.
 
     Returns:
         (clean texts, kept, refused): `kept` is a (len(texts),) mask, or `None` if every text stays; `refused` lists
@@ -141,9 +147,7 @@ def clean_texts(
     refused: list[tuple[int, str, str]] = []
     strings = _as_strings(texts)
     keep = np.ones(len(texts), dtype=np.bool_)
-    try:
-        strings.validate(full=True)
-    except (pa.ArrowInvalid, UnicodeDecodeError):
+    if not is_utf8 and not _is_valid(strings):
         refused += _find_invalid(texts)
         keep[[row for row, _, _ in refused]] = False
         # The bad texts are emptied, not removed, so that row numbers stay what they are until the end.
@@ -162,6 +166,14 @@ def clean_texts(
 def _as_strings(texts: pa.LargeBinaryArray) -> pa.LargeStringArray:
     _, offsets, data = texts.buffers()
     return pa.LargeStringArray.from_buffers(len(texts), offsets, data)
+
+
+def _is_valid(strings: pa.LargeStringArray) -> bool:
+    try:
+        strings.validate(full=True)
+    except (pa.ArrowInvalid, UnicodeDecodeError):
+        return False
+    return True
 
 
 def _find_invalid(texts: pa.LargeBinaryArray) -> list[tuple[int, str, str]]:
@@ -183,7 +195,9 @@ def _text_bytes(strings: pa.LargeStringArray) -> tuple[NDArray[np.uint8], NDArra
 
 def _holds_byte(strings: pa.LargeStringArray, byte: int) -> bool:
     data, ends = _text_bytes(strings)
-    return bool((data[ends[0] : ends[-1]] == byte).any())
+    # In pieces that stay in the cache: a mask of the whole costs more to allocate than to fill.
+    starts = range(int(ends[0]), int(ends[-1]), _SCAN_BYTES)
+    return any((data[start : min(start + _SCAN_BYTES, int(ends[-1]))] == byte).any() for start in starts)
 
 
 def _find_blank(strings: pa.LargeStringArray) -> NDArray[np.bool_]:

@@ -54,6 +54,8 @@ def read_json_lines(name: str, part: Part, part_index: int, start: int, column: 
             num_input_bytes=max(0, consumed - before),
             rejects=[Reject(part.path, offset + place, reason, detail) for place, reason, detail in parsed.refused],
             blank=parsed.num_blank,
+            # Arrow is given valid UTF-8 alone; only an escaped surrogate could still turn out as something else.
+            is_utf8=not _has_escaped_surrogate(block),
         )
         before = max(before, consumed)
 
@@ -167,6 +169,16 @@ def _text_schema(column: tuple[str, ...]) -> pa.Schema:
     for name in reversed(column[1:]):
         kind = pa.struct([(name, kind)])
     return pa.schema([(column[0], kind)])
+
+
+def _has_escaped_surrogate(block: bytes) -> bool:
+    """Return whether a block holds an escape such as `\\ud83d`."""
+    if b"\\" not in block:
+        return False
+    data = np.frombuffer(block, dtype=np.uint8)
+    escapes = np.flatnonzero(data[:-2] == ord("\\"))
+    escapes = escapes[data[escapes + 1] == ord("u")]
+    return bool(np.isin(data[escapes + 2], (ord("d"), ord("D"))).any())
 
 
 def _is_utf8(data: pa.Buffer) -> bool:
