@@ -12,10 +12,10 @@ from tokpipe.shards import describe, read_document, read_manifest, summarize
 
 
 @click.command()
-@click.argument("data", type=click.Path(path_type=Path))
+@click.argument("data")
 @click.option("--doc", type=click.IntRange(min=0), help="Show this document (numbered from 0 in the order of the manifest).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def inspect(data: Path, doc: int | None, as_json: bool) -> None:
+def inspect(data: str, doc: int | None, as_json: bool) -> None:
     """Summarise the dataset in folder DATA, or show one of its documents: text, ids and pieces."""
     if doc is None:
         manifest = read_manifest(data)
@@ -25,13 +25,13 @@ def inspect(data: Path, doc: int | None, as_json: bool) -> None:
         click.echo(json.dumps(found, ensure_ascii=False) if as_json else render_document(found))
 
 
-def load_document(data: Path, number: int) -> dict[str, Any]:
+def load_document(data: str, number: int) -> dict[str, Any]:
     """One document with its text and pieces, as JSON values."""
     from tokpipe.tokenizer import Tokenizer
 
     manifest = read_manifest(data)
     stored = read_document(data, manifest, number)
-    tokenizer = Tokenizer.load(data / manifest.tokenizer.path)
+    tokenizer = Tokenizer.load(Path(data) / manifest.tokenizer.path)
     ids: list[int] = stored.ids.tolist()
     return {
         "document": number,

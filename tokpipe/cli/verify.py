@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 
 import click
 
@@ -14,10 +13,10 @@ from tokpipe.shards import VerifyReport, read_manifest, verify_dataset
 
 
 @click.command()
-@click.argument("data", type=click.Path(path_type=Path))
+@click.argument("data")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, every problem in it.")
-def verify(data: Path, as_json: bool) -> None:
-    """Re-read every byte of the dataset in folder DATA and check every promise.
+def verify(data: str, as_json: bool) -> None:
+    """Re-read every byte of the dataset in DATA (a folder, or a URL such as s3://bucket/data) and check every promise.
 
     Sizes, hashes, indices, ids below the vocabulary, one </s> per document and at its end, files missing, swapped or too many,
     the tokenizer. Exit code 1 if anything is wrong.
@@ -27,7 +26,7 @@ def verify(data: Path, as_json: bool) -> None:
     report.raise_if_bad()
 
 
-def verify_with_progress(data: Path) -> VerifyReport:
+def verify_with_progress(data: str) -> VerifyReport:
     """`verify_dataset` with a bar on stderr, and with the tokenizer itself loaded for its fingerprint."""
     # Imported here: sentencepiece and numba take half a second, and a wrong path should not wait for them.
     manifest = read_manifest(data)

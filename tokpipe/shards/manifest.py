@@ -18,6 +18,7 @@ import xxhash
 
 from tokpipe.errors import ManifestError
 from tokpipe.shards.durable import write_durably
+from tokpipe.shards.folder import open_files, read_small
 from tokpipe.shards.format import TokenDtype
 from tokpipe.shards.manifest_checks import check_entries, check_fields, check_shape
 
@@ -107,31 +108,31 @@ def write_manifest(folder: str | os.PathLike[str], manifest: Manifest) -> Path:
 
 
 def read_manifest(folder: str | os.PathLike[str]) -> Manifest:
-    """Read and check `dataset.json` of a dataset folder. Opens no other file: thousands of shards take milliseconds.
+    """Read and check `dataset.json` of a dataset folder or URL. Opens no other file: thousands of shards take milliseconds.
 
     Raises:
         ManifestError: if it is missing, of another version, incomplete, or contradicts itself; the message says where.
     """
-    folder = Path(folder)
-    path = folder / MANIFEST_NAME
+    files = open_files(folder)
+    where = f"{files}/{MANIFEST_NAME}"
     try:
-        raw = path.read_bytes()
+        raw = read_small(files, MANIFEST_NAME)
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise ManifestError(_why_missing(folder)) from error
+        raise ManifestError(_why_missing(str(files))) from error
     except OSError as error:
-        raise ManifestError(f"{path}: cannot be read: {error}. Check the path and its permissions.") from error
-    return _parse(raw, where=str(path))
+        raise ManifestError(f"{where}: cannot be read: {error}. Check the path and its permissions.") from error
+    return _parse(raw, where=where)
 
 
-def _why_missing(folder: Path) -> str:
-    if not folder.is_dir():
+def _why_missing(folder: str) -> str:
+    if "://" not in folder and not Path(folder).is_dir():
         return f"{folder}: there is no such folder, expected a dataset (a folder with {MANIFEST_NAME}). Check the path."
-    if (folder / "build").is_dir():
+    if (Path(folder) / "build").is_dir():
         return (
             f"{folder}: the build is not finished: {MANIFEST_NAME} is written last and is not there. "
             "Run the same command again; it goes on where it stopped."
         )
-    return f"{folder}: no {MANIFEST_NAME} here, so this is no dataset. Give the folder that `tokpipe build --out` wrote."
+    return f"{folder}: no {MANIFEST_NAME} here, so this is no dataset. Give what `tokpipe build --out` was given."
 
 
 def _to_json(manifest: Manifest) -> bytes:

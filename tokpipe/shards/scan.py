@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
 from tokpipe.errors import ShardFormatError
+from tokpipe.shards.folder import DatasetFiles
 from tokpipe.shards.format import (
+    BIN_SUFFIX,
     HEADER_BYTES,
+    IDX_SUFFIX,
     document_byte_offsets,
     indices_start,
     offsets_start,
@@ -42,71 +43,74 @@ class Problem:
     """What, where, expected against found, and what to do."""
 
 
-def read_blocks(path: Path, on_bytes: OnBytes) -> Iterator[memoryview]:
+def read_blocks(files: DatasetFiles, name: str, on_bytes: OnBytes) -> Iterator[memoryview]:
     """A file's bytes in blocks of 4 MiB; a block is overwritten by the next."""
     buffer = memoryview(bytearray(BLOCK_BYTES))
-    with path.open("rb", buffering=0) as file:
-        while num_bytes := _fill(file.readinto, buffer):
+    with files.open(name) as file:
+        while num_bytes := _fill(file, buffer):
             yield buffer[:num_bytes]
             on_bytes(num_bytes)
 
 
-def _fill(readinto: Callable[[memoryview], int | None], buffer: memoryview) -> int:
-    """Fill a buffer from an unbuffered file, whose reads may be short (the kernel never returns more than 2 GiB at once)."""
+def _fill(file: Any, buffer: memoryview) -> int:
+    """Fill a buffer from a file whose reads may be short; returns how much there was."""
     filled = 0
     while filled < len(buffer):
-        num_bytes = readinto(buffer[filled:])
+        num_bytes = file.readinto(buffer[filled:])
         if not num_bytes:
             break
         filled += num_bytes
     return filled
 
 
-def hash_file(path: Path, on_bytes: OnBytes = lambda _: None) -> str:
+def hash_file(files: DatasetFiles, name: str, on_bytes: OnBytes = lambda _: None) -> str:
     """xxh3-128 of a file, in hex."""
     digest = xxhash.xxh3_128()
-    for block in read_blocks(path, on_bytes):
+    for block in read_blocks(files, name, on_bytes):
         digest.update(block)
     return str(digest.hexdigest())
 
 
-def scan_index(path: Path, entry: ShardEntry, manifest: Manifest, on_bytes: OnBytes) -> tuple[list[Problem], str]:
+def scan_index(files: DatasetFiles, entry: ShardEntry, manifest: Manifest, on_bytes: OnBytes) -> tuple[list[Problem], str]:
     """Check an `.idx` file whose size is right: header, lengths, byte offsets, document indices.
 
     Returns:
         At most one problem (the first one found in the file), and the file's hash.
+
+    Raises:
+        OSError: if it cannot be read.
     """
-    digest = hash_file(path, on_bytes)
-    name = f"{entry.name}.idx"
-    with path.open("rb", buffering=0) as file:
+    name = entry.name + IDX_SUFFIX
+    digest = hash_file(files, name, on_bytes)
+    with files.open(name) as file:
         try:
-            header = parse_header(os.pread(file.fileno(), HEADER_BYTES, 0), where=name)
+            header = parse_header(file.read(HEADER_BYTES), where=name)
             if (header.dtype, header.num_documents) != (manifest.dtype, entry.num_documents):
                 raise ShardFormatError(
                     f"{name}: says {header.num_documents:,} documents of {header.dtype}, the manifest says "
                     f"{entry.num_documents:,} of {manifest.dtype}. Copy the file back or rebuild the shard."
                 )
-            _check_arrays(file.fileno(), name, entry, token_dtype(header.dtype).itemsize)
+            _check_arrays(file, name, entry, token_dtype(header.dtype).itemsize)
         except ShardFormatError as error:
             return [Problem(path=name, kind="format", message=str(error))], digest
     return [], digest
 
 
-def _check_arrays(descriptor: int, name: str, entry: ShardEntry, itemsize: int) -> None:
+def _check_arrays(file: BinaryIO, name: str, entry: ShardEntry, itemsize: int) -> None:
     count, byte = entry.num_documents, 0
     for start in range(0, count, _BLOCK_DOCUMENTS):
         stop = min(start + _BLOCK_DOCUMENTS, count)
-        lengths = _pread(descriptor, HEADER_BYTES + 4 * start, stop - start, "<i4")
+        lengths = _read_at(file, HEADER_BYTES + 4 * start, stop - start, "<i4")
         if lengths.min() < 1:
             at = int(lengths.argmin())
             raise ShardFormatError(
                 f"{name}: document {start + at:,} has {lengths[at]:,} tokens, expected at least one. Rebuild the shard."
             )
         expected, byte = document_byte_offsets(lengths, first=byte, itemsize=itemsize)
-        _compare(_pread(descriptor, offsets_start(count) + 8 * start, stop - start, "<i8"), expected, start, name, "byte offset")
+        _compare(_read_at(file, offsets_start(count) + 8 * start, stop - start, "<i8"), expected, start, name, "byte offset")
     for start in range(0, count + 1, _BLOCK_DOCUMENTS):
         stop = min(start + _BLOCK_DOCUMENTS, count + 1)
-        found = _pread(descriptor, indices_start(count) + 8 * start, stop - start, "<i8")
+        found = _read_at(file, indices_start(count) + 8 * start, stop - start, "<i8")
         _compare(found, np.arange(start, stop), start, name, "document index")
     if byte != entry.bin_bytes:
         raise ShardFormatError(
@@ -122,26 +126,31 @@ def _compare(found: NDArray[np.int64], expected: NDArray[np.int64], start: int, 
         )
 
 
-def _pread(descriptor: int, offset: int, count: int, dtype: str) -> NDArray[Any]:
-    return np.frombuffer(os.pread(descriptor, count * np.dtype(dtype).itemsize, offset), dtype=dtype)
+def _read_at(file: BinaryIO, offset: int, count: int, dtype: str) -> NDArray[Any]:
+    array = np.empty(count, dtype)
+    file.seek(offset)
+    if _fill(file, array.data.cast("B")) != array.nbytes:
+        raise OSError(f"the file ended inside bytes {offset:,} to {offset + array.nbytes:,} while it was read")
+    return array
 
 
 class _Ends:
     """Positions of the documents' last tokens, in order, read from the index as far as they are asked for."""
 
-    def __init__(self, idx_path: Path, num_documents: int) -> None:
-        self._path = idx_path
-        self._count = num_documents
+    def __init__(self, files: DatasetFiles, entry: ShardEntry) -> None:
+        self._files = files
+        self._name = entry.name + IDX_SUFFIX
+        self._count = entry.num_documents
         self._read = 0
         self._pending = np.empty(0, np.int64)
         self._total = 0
 
     def below(self, stop: int) -> NDArray[np.int64]:
         """The ends that lie below token `stop` and were not handed out before."""
-        with self._path.open("rb", buffering=0) as file:
-            while self._read < self._count and self._total < stop:
+        while self._read < self._count and self._total < stop:
+            with self._files.open(self._name) as file:
                 count = min(_BLOCK_DOCUMENTS, self._count - self._read)
-                lengths = _pread(file.fileno(), HEADER_BYTES + 4 * self._read, count, "<i4")
+                lengths = _read_at(file, HEADER_BYTES + 4 * self._read, count, "<i4")
                 ends = np.cumsum(lengths, dtype=np.int64) + self._total
                 self._pending = np.concatenate([self._pending, ends - 1])
                 self._read += count
@@ -174,7 +183,7 @@ class _TokenScan:
         self._vocab_size, self._eos_id = tokenizer.vocab_size, tokenizer.eos_id
         self._bos_id = tokenizer.bos_id if tokenizer.prepend_bos else None
         self._ends = ends
-        self._name = f"{entry.name}.bin"
+        self._name = entry.name + BIN_SUFFIX
         self._start = 0
         self._documents = 0
         self._at_document_start = True
@@ -232,23 +241,26 @@ class _TokenScan:
 
 
 def scan_tokens(
-    path: Path, idx_path: Path | None, entry: ShardEntry, manifest: Manifest, on_bytes: OnBytes
+    files: DatasetFiles, entry: ShardEntry, manifest: Manifest, on_bytes: OnBytes, *, with_index: bool
 ) -> tuple[list[Problem], str]:
     """Check a `.bin` file whose size is right: every id below the vocabulary, `</s>` exactly where documents end.
 
     Args:
-        path: the `.bin` file.
-        idx_path: its index, or None if that is damaged: then only the ids are checked.
+        files: the dataset's.
         entry: what the manifest says of the shard.
         manifest: for the tokenizer.
         on_bytes: called with the number of bytes read.
+        with_index: whether the index is sound; if not, only the ids are checked.
 
     Returns:
         At most one problem per promise, with the count and the first place, and the file's hash.
+
+    Raises:
+        OSError: if it cannot be read.
     """
     digest = xxhash.xxh3_128()
-    scan = _TokenScan(entry, manifest, _Ends(idx_path, entry.num_documents) if idx_path else None)
-    for block in read_blocks(path, on_bytes):
+    scan = _TokenScan(entry, manifest, _Ends(files, entry) if with_index else None)
+    for block in read_blocks(files, entry.name + BIN_SUFFIX, on_bytes):
         digest.update(block)
         scan.add(np.frombuffer(block, dtype=token_dtype(manifest.dtype)))
     return scan.problems(), str(digest.hexdigest())

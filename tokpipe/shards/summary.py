@@ -111,9 +111,13 @@ def read_document(folder: str | os.PathLike[str], manifest: Manifest, number: in
     """One document by its number in the dataset.
 
     Raises:
-        ManifestError: if the dataset has no such document.
+        ManifestError: if the dataset has no such document, or is not on this machine.
         MissingShardError, ShardFormatError: if its shard cannot be opened.
     """
+    if "://" in os.fspath(folder):
+        raise ManifestError(
+            f"{os.fspath(folder)}: documents are read from local files. Copy the dataset with `tokpipe pull` first."
+        )
     index = number
     for entry in manifest.shards:
         if 0 <= index < entry.num_documents:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tokpipe.errors import VerificationError
+from tokpipe.shards.folder import DatasetFiles, open_files, read_small
 from tokpipe.shards.format import BIN_SUFFIX, IDX_SUFFIX, SIDE_SUFFIX
 from tokpipe.shards.manifest import Manifest, ShardEntry, read_manifest
 from tokpipe.shards.scan import OnBytes, Problem, hash_file, scan_index, scan_tokens
@@ -82,14 +83,13 @@ def verify_dataset(
     """Re-read a whole dataset in bounded memory.
 
     Args:
-        folder: the dataset folder.
+        folder: the dataset folder, or its URL.
         on_progress: called with the number of bytes read since the last call; they add up to `num_bytes` if all files are whole.
         fingerprint_of: computes a tokenizer model's fingerprint from its path, so that the model itself is checked too.
 
     Raises:
         ManifestError: if the manifest is missing or contradicts itself: then there is nothing to hold the files against.
     """
-    folder = Path(folder)
     manifest = read_manifest(folder)
     problems, leftovers = verify_folder(folder, manifest, fingerprint_of=fingerprint_of)
     for entry in manifest.shards:
@@ -106,12 +106,13 @@ def verify_dataset(
 
 
 def verify_folder(
-    folder: Path, manifest: Manifest, *, fingerprint_of: Callable[[Path], str] | None = None
+    folder: str | os.PathLike[str], manifest: Manifest, *, fingerprint_of: Callable[[Path], str] | None = None
 ) -> tuple[list[Problem], list[str]]:
     """Check what lies around the shards: files too many, and the tokenizer. Returns problems and leftover `.part` files."""
+    files = open_files(folder)
     named = {name for entry in manifest.shards for name in (entry.name + BIN_SUFFIX, entry.name + IDX_SUFFIX)}
     places = sorted({"shards", *(entry.name.rpartition("/")[0] for entry in manifest.shards)})
-    found = sorted({str(path.relative_to(folder)) for place in places for path in (folder / place).glob("*")})
+    found = [name for place in places for name in files.names(place)]
     problems = [
         Problem(
             path=name,
@@ -122,19 +123,21 @@ def verify_folder(
         if name not in named and name.endswith((BIN_SUFFIX, IDX_SUFFIX))
     ]
     leftovers = [name for name in found if name.endswith(SIDE_SUFFIX)]
-    return problems + _verify_tokenizer(folder, manifest, fingerprint_of), leftovers
+    return problems + _verify_tokenizer(files, manifest, fingerprint_of), leftovers
 
 
-def _verify_tokenizer(folder: Path, manifest: Manifest, fingerprint_of: Callable[[Path], str] | None) -> list[Problem]:
+def _verify_tokenizer(files: DatasetFiles, manifest: Manifest, fingerprint_of: Callable[[Path], str] | None) -> list[Problem]:
     path, expected = manifest.tokenizer.path, manifest.tokenizer.fingerprint
-    model = folder / path
-    if not model.is_file():
+    if files.size(path) is None:
         message = f"{path}: the tokenizer is missing; without it the ids are only numbers. Copy it back."
         return [Problem(path=path, kind="missing", message=message)]
-    prints = {path: fingerprint_of(model)} if fingerprint_of is not None else {}
-    card = model.with_name(CARD_NAME)
-    if card.is_file():
-        prints[str(card.relative_to(folder))] = _card_fingerprint(card)
+    prints = {}
+    if fingerprint_of is not None:
+        with files.local_copy(path) as model:
+            prints[path] = fingerprint_of(model)
+    card = f"{path.rpartition('/')[0]}/{CARD_NAME}"
+    if files.size(card) is not None:
+        prints[card] = _card_fingerprint(read_small(files, card))
     return [
         Problem(
             path=name,
@@ -147,18 +150,20 @@ def _verify_tokenizer(folder: Path, manifest: Manifest, fingerprint_of: Callable
     ]
 
 
-def _card_fingerprint(card: Path) -> str:
+def _card_fingerprint(card: bytes) -> str:
     try:
-        return str(json.loads(card.read_bytes())["fingerprint"])
+        return str(json.loads(card)["fingerprint"])
     except (ValueError, KeyError, TypeError):
         return "(unreadable)"
 
 
-def verify_shard(folder: Path, entry: ShardEntry, manifest: Manifest, *, on_bytes: OnBytes | None = None) -> list[Problem]:
+def verify_shard(
+    folder: str | os.PathLike[str], entry: ShardEntry, manifest: Manifest, *, on_bytes: OnBytes | None = None
+) -> list[Problem]:
     """Re-read one shard in bounded memory: sizes, hashes, index, ids, one `</s>` per document and at its end.
 
     Args:
-        folder: the dataset folder.
+        folder: the dataset folder, or its URL.
         entry: the shard, one of `manifest.shards`.
         manifest: for dtype, vocabulary and `</s>`, and to tell a swapped file from a damaged one.
         on_bytes: called with the number of bytes read since the last call.
@@ -166,45 +171,46 @@ def verify_shard(folder: Path, entry: ShardEntry, manifest: Manifest, *, on_byte
     Returns:
         What is wrong, each with what was expected, what was found and what to do; empty if all is well.
     """
+    files = open_files(folder)
     report = on_bytes or (lambda _: None)
-    bin_path, idx_path = folder / (entry.name + BIN_SUFFIX), folder / (entry.name + IDX_SUFFIX)
-    if not bin_path.exists() and not idx_path.exists():
+    if all(files.size(entry.name + suffix) is None for suffix in (BIN_SUFFIX, IDX_SUFFIX)):
         message = f"{entry.name}: the shard is missing, both its .bin and its .idx. Copy them back or run the same build again."
         return [Problem(path=entry.name, kind="missing", message=message)]
-    problems = _verify_half(idx_path, entry, manifest, lambda: scan_index(idx_path, entry, manifest, report))
+    problems = _verify_half(files, IDX_SUFFIX, entry, manifest, lambda: scan_index(files, entry, manifest, report))
     # A damaged index cannot say where documents end; the ids are still held against the vocabulary.
-    ends = None if problems else idx_path
-    return problems + _verify_half(bin_path, entry, manifest, lambda: scan_tokens(bin_path, ends, entry, manifest, report))
+    sound = not problems
+    return problems + _verify_half(
+        files, BIN_SUFFIX, entry, manifest, lambda: scan_tokens(files, entry, manifest, report, with_index=sound)
+    )
 
 
 def _verify_half(
-    path: Path, entry: ShardEntry, manifest: Manifest, scan: Callable[[], tuple[list[Problem], str]]
+    files: DatasetFiles, suffix: str, entry: ShardEntry, manifest: Manifest, scan: Callable[[], tuple[list[Problem], str]]
 ) -> list[Problem]:
     """Check one file: its size first, then what `scan` finds in it, then its hash."""
-    name = entry.name + path.suffix
+    name = entry.name + suffix
     try:
-        problems = _check_size(path, entry, manifest)
+        problems = _check_size(files, suffix, entry, manifest)
         if problems:
             return problems
         found, digest = scan()
     except OSError as error:
         # A disk that fails to read is what this command is there to find, and the other files are still worth a look.
         return [Problem(path=name, kind="unreadable", message=f"{name}: cannot be read: {error}. {COPY_BACK}")]
-    return _check_hash(path.suffix, digest, entry, manifest, found)
+    return _check_hash(suffix, digest, entry, manifest, found)
 
 
-def _check_size(path: Path, entry: ShardEntry, manifest: Manifest) -> list[Problem]:
-    suffix = path.suffix
+def _check_size(files: DatasetFiles, suffix: str, entry: ShardEntry, manifest: Manifest) -> list[Problem]:
     name, expected = entry.name + suffix, _promise(entry, suffix)[0]
-    if not path.is_file():
+    found = files.size(name)
+    if found is None:
         message = f"{name}: the file is missing while its other half is there. {COPY_BACK}"
         return [Problem(path=name, kind="missing", message=message)]
-    found = path.stat().st_size
     if found == expected:
         return []
     # Reading a file of the wrong size is worth it only if another shard's file has that size: they may be swapped.
     if any(_promise(other, suffix)[0] == found for other in manifest.shards):
-        swapped = _swap_problem(suffix, hash_file(path), entry, manifest)
+        swapped = _swap_problem(suffix, hash_file(files, name), entry, manifest)
         if swapped:
             return [swapped]
     kind = "is cut short" if found < expected else "is too long"
