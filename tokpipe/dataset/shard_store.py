@@ -94,6 +94,12 @@ class ShardStore:
                 offset += piece.stop - piece.start
         return np.concatenate(found)
 
+    def open(self, number: int) -> Shard:
+        """A shard of `space.shards`, opened if need be."""
+        with self._lock:
+            self._tokens(number)
+            return self._open[number][1]
+
     def _read_across(self, row: NDArray[Any], shard: int, start: int) -> None:
         first, done = int(self.space.starts[shard]) + start, 0
         for piece in self.space.pieces(first, first + row.size):

@@ -39,7 +39,7 @@ from tokpipe.partition import (
     rank_positions,
     source_tokens,
 )
-from tokpipe.shards import Manifest, read_manifest
+from tokpipe.shards import Manifest, Shard, read_manifest
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -113,7 +113,7 @@ class TokenDataset(Dataset[dict[str, Tensor]]):
 
     def __getstate__(self) -> dict[str, Any]:
         # A worker reads the manifest again: thousands of shards do not travel with every pickle.
-        return {name: value for name, value in self.__dict__.items() if name not in ("_space", "_store", "_chunk")}
+        return {name: value for name, value in self.__dict__.items() if name not in ("space", "_store", "_chunk")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -123,8 +123,8 @@ class TokenDataset(Dataset[dict[str, Tensor]]):
         self._open_store(manifest)
 
     def _open_store(self, manifest: Manifest) -> None:
-        self._space = TokenSpace(manifest, held_out=self.held_out)
-        self._store = ShardStore(self.path, self._space, manifest.dtype, self.max_open_shards)
+        self.space = TokenSpace(manifest, held_out=self.held_out)
+        self._store = ShardStore(self.path, self.space, manifest.dtype, self.max_open_shards)
         self._chunk: Chunk | None = None
 
     @property
@@ -202,12 +202,7 @@ class TokenDataset(Dataset[dict[str, Tensor]]):
         Raises:
             PartitionError: if the share has no such samples.
         """
-        chunk = self._chunk
-        if chunk is None or chunk.plan is not self.plan or not chunk.first_step <= step < chunk.stop_step:
-            chunk = locate_chunk(self.plan, self._space, step, dp_rank=self.dp_rank, dp_world_size=self.dp_world_size)
-            self._chunk = chunk
-        if not 0 <= first < first + count <= chunk.per_rank:
-            raise PartitionError(f"step {step}: samples {first} to {first + count} of the {chunk.per_rank} that a rank reads")
+        chunk = self.chunk_at(step, first, count)
         begin = (step - chunk.first_step) * chunk.per_rank + first
         shards, starts = chunk.shards[begin : begin + count], chunk.starts[begin : begin + count]
         tokens = self._store.read(shards, starts, chunk.seq_len + 1)
@@ -219,6 +214,24 @@ class TokenDataset(Dataset[dict[str, Tensor]]):
         if not self.documents and not self.mask_document_starts:
             return Batch(input_ids=torch.from_numpy(inputs), labels=torch.from_numpy(labels), step=step, first=first)
         return self._with_documents(inputs, labels, shards, starts, step, first)
+
+    def chunk_at(self, step: int, first: int, count: int) -> Chunk:
+        """Where the samples of a step and of some that follow lie; the last answer is kept.
+
+        Raises:
+            PartitionError: if this rank's share of the step has no samples [first, first + count).
+        """
+        chunk = self._chunk
+        if chunk is None or chunk.plan is not self.plan or not chunk.first_step <= step < chunk.stop_step:
+            chunk = locate_chunk(self.plan, self.space, step, dp_rank=self.dp_rank, dp_world_size=self.dp_world_size)
+            self._chunk = chunk
+        if not 0 <= first < first + count <= chunk.per_rank:
+            raise PartitionError(f"step {step}: samples {first} to {first + count} of the {chunk.per_rank} that a rank reads")
+        return chunk
+
+    def open_shard(self, number: int) -> Shard:
+        """One of `space.shards`, mapped."""
+        return self._store.open(number)
 
     def check_plan(self, plan: Plan, step: int | None = None) -> None:
         """Check that a plan suits this folder and rank, from `step` on; without a step, at least in its last phase.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,8 +38,8 @@ class PartitionSummary:
         """The only phase of the plan."""
         return self.plan.phases[0]
 
-    def as_dict(self) -> dict[str, Any]:
-        """All of it in plain JSON types."""
+    def as_dict(self, ranks: Sequence[int] | None = None) -> dict[str, Any]:
+        """All of it, or only these ranks' shares, in plain JSON types."""
         steps, tails = self.plan.steps_per_epoch(), self.plan.tail_per_epoch()
         return {
             "version": 1,
@@ -68,12 +68,12 @@ class PartitionSummary:
                     "samples_per_epoch": sum(len(share.samples) for share in shares),
                     "shares": [share_as_dict(share, self.space, self.itemsize) for share in shares],
                 }
-                for rank, shares in enumerate(self.shares)
+                for rank, shares in self._chosen(ranks)
             ],
         }
 
-    def text(self) -> str:
-        """The partition as a person wants to see it."""
+    def text(self, ranks: Sequence[int] | None = None) -> str:
+        """The partition, or only these ranks' shares, as a person wants to see it."""
         phase, steps, tails = self.phase, self.plan.steps_per_epoch(), self.plan.tail_per_epoch()
         tokens = phase.global_batch_size * phase.seq_len
         lines = [f"Notice: {notice}" for notice in self.notices]
@@ -86,9 +86,15 @@ class PartitionSummary:
                 f"  {name}: {count:,} samples a step ({count / phase.global_batch_size:.2%}), {steps[name]:,} steps an epoch, "
                 f"{steps[name] * count:,} samples an epoch, tail of {tails[name]:,} samples left out"
             )
-        for rank, shares in enumerate(self.shares):
+        for rank, shares in self._chosen(ranks):
             lines.append(f"rank {rank}: {', '.join(self._share_text(share) for share in shares)}")
         return "\n".join(lines)
+
+    def _chosen(self, ranks: Sequence[int] | None) -> list[tuple[int, tuple[SourceShare, ...]]]:
+        wrong = [rank for rank in ranks or () if not 0 <= rank < self.dp_world_size]
+        if wrong:
+            raise PartitionError(f"rank must be in [0, {self.dp_world_size}), got {wrong[0]}")
+        return [(rank, self.shares[rank]) for rank in (range(self.dp_world_size) if ranks is None else ranks)]
 
     def _share_text(self, share: SourceShare) -> str:
         first, last = share.pieces[0], share.pieces[-1]

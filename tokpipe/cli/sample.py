@@ -1,0 +1,71 @@
+"""`tokpipe sample`: one training batch as text, so that people see what the model sees."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tokpipe.cli.layout_options import order_option, parse_weights, seed_option, weights_option
+from tokpipe.errors import PartitionError
+from tokpipe.partition import PARTITION_NAME
+from tokpipe.shards import read_manifest
+
+
+@click.command()
+@click.argument("data", type=click.Path(path_type=Path))
+@click.option("--step", default=0, show_default=True, type=click.IntRange(min=0), help="Global step.")
+@click.option("--rank", default=0, show_default=True, type=click.IntRange(min=0), help="Data-parallel rank.")
+@click.option("--dp", type=click.IntRange(min=1), help="Data-parallel ranks; as in partition.json unless given.")
+@click.option("--seq-len", type=click.IntRange(min=1), help="Tokens per sample; likewise.")
+@click.option("--global-batch-size", type=click.IntRange(min=1), help="Samples per step over all ranks; likewise.")
+@weights_option
+@seed_option
+@order_option
+@click.option("--held-out", is_flag=True, help="From the pass over the held-out documents.")
+@click.option("--limit", default=8, show_default=True, type=click.IntRange(min=1), help="Samples to show.")
+def sample(data: Path, step: int, rank: int, limit: int, held_out: bool, weights: str, **layout: Any) -> None:
+    """Show the batch that a rank reads at a step of training on the dataset in folder DATA.
+
+    Every sample names its source, shard and place. A line marks each document that begins, and one that began earlier.
+    """
+    # Imported here: torch takes seconds, and a wrong path should not wait for it.
+    tokenizer_path = data / read_manifest(data).tokenizer.path
+    from tokpipe.dataset import TokenDataset, sample_pieces
+    from tokpipe.tokenizer import Tokenizer
+
+    layout = _layout(data, layout, parse_weights(weights))
+    dp = layout.pop("dp")
+    dataset = TokenDataset(data, dp_rank=rank, dp_world_size=dp, held_out=held_out, **layout)
+    per_rank = dataset.samples_per_rank(step)
+    tokenizer = Tokenizer.load(tokenizer_path)
+    click.echo(
+        f"step {step:,}, rank {rank} of {dp}: {min(limit, per_rank)} of {per_rank} samples of {layout['seq_len']:,} tokens"
+    )
+    for number, pieces in enumerate(sample_pieces(dataset, step, 0, min(limit, per_rank))):
+        where = (
+            f"{pieces[0].source}, {pieces[0].shard} from token {pieces[0].start:,}" if pieces else "only fills up the last batch"
+        )
+        click.echo(f"\n=== sample {number}: {where}")
+        for piece in pieces:
+            verb = "begins" if piece.starts_document else "goes on"
+            click.echo(f"--- document {piece.document:,} of {piece.source} {verb} ({piece.shard}, {len(piece.ids):,} tokens)")
+            click.echo(tokenizer.decode(piece.ids.tolist()))
+
+
+def _layout(data: Path, given: dict[str, Any], weights: dict[str, float] | None) -> dict[str, Any]:
+    """What was given on the command line, and the rest from `partition.json`, or else from the defaults."""
+    path = data / PARTITION_NAME
+    saved: dict[str, Any] = {"dp": 1, "seed": 0, "order": "blocks", "seq_len": None, "global_batch_size": None}
+    if path.exists():
+        record = json.loads(path.read_text(encoding="utf-8"))
+        saved = {"dp": record["dp_world_size"], "seed": record["seed"], "order": record["order"], **record["phase"]}
+        del saved["start"]
+    chosen = {name: value for name, value in (given | {"weights": weights}).items() if value is not None}
+    layout = {"weights": None} | saved | chosen
+    missing = [f"--{name.replace('_', '-')}" for name, value in layout.items() if value is None and name != "weights"]
+    if missing:
+        raise PartitionError(f"{data}: has no {PARTITION_NAME}, so give {' and '.join(missing)}")
+    return layout
