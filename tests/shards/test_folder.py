@@ -7,6 +7,7 @@ import sys
 import fsspec
 import pytest
 
+from tests.s3_server import serve_s3
 from tokpipe.errors import DatasetError, ManifestError, MissingExtraError
 from tokpipe.shards import read_document, read_manifest, verify_dataset
 from tokpipe.shards.folder import open_files, read_small
@@ -82,6 +83,27 @@ def test_an_unknown_protocol_and_a_missing_package():
     finally:
         del sys.modules["s3fs"]
         sys.modules.update(modules)
+
+
+@pytest.mark.engine
+def test_a_real_s3_server(make_dataset, monkeypatch):
+    import s3fs
+
+    folder, manifest = make_dataset()
+    with serve_s3("bucket") as environment:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        s3fs.S3FileSystem.clear_instance_cache()
+        filesystem = s3fs.S3FileSystem()
+        for path in folder.rglob("*.*"):
+            filesystem.pipe_file(f"bucket/data/{path.relative_to(folder)}", path.read_bytes())
+        report = verify_dataset("s3://bucket/data", fingerprint_of=lambda _: manifest.tokenizer.fingerprint)
+        assert report.ok, report.problems
+        filesystem.pipe_file("bucket/data/shards/hi-00000-000.bin", b"short")
+        assert [problem.kind for problem in verify_dataset("s3://bucket/data").problems] == ["size"]
+        with pytest.raises(ManifestError, match=r"s3://bucket/nothing: no dataset.json here"):
+            read_manifest("s3://bucket/nothing")
+        s3fs.S3FileSystem.clear_instance_cache()
 
 
 def test_a_local_folder(tmp_path):
