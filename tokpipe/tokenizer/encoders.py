@@ -132,7 +132,7 @@ class TiktokenEncoder:
                 self.pieces.append(None)
                 byte.append(True)
             else:
-                self.pieces.append(piece)
+                self.pieces.append(None if piece in self.encoding.special_tokens_set else piece)
                 byte.append(False)
         self.is_byte = np.array(byte)
         self.unk_id = -1
