@@ -20,6 +20,7 @@ from tokpipe.corpus import (
     read_split,
     record_blocks,
     tables,
+    text_files,
 )
 from tokpipe.errors import CorpusError, MissingColumnError, UnreadableFileError
 
@@ -213,6 +214,25 @@ def test_a_file_document_above_the_limit_names_the_other_ways(corpus):
         file.truncate((1 << 30) + 1)
     with pytest.raises(CorpusError, match="--text-documents line` or `--text-documents blank-line"):
         corpus.read()
+
+
+def test_a_compressed_document_above_the_limit_is_an_error(corpus, compress, monkeypatch):
+    monkeypatch.setattr(text_files, "FILE_DOCUMENT_LIMIT_BYTES", 1000)
+    corpus.write("a.txt.gz", compress["gz"](b"x" * 1000))
+    assert corpus.read()[0] == ["x" * 1000]
+    corpus.write("a.txt.gz", compress["gz"](b"x" * 1001))
+    with pytest.raises(UnreadableFileError, match=r"a\.txt\.gz: 1,001 bytes or more are too many for one document"):
+        corpus.read()
+
+
+def test_a_file_document_that_changed_since_the_plan_is_an_error(corpus):
+    corpus.write("a.txt", "abc")
+    config = CorpusConfig(corpus=str(corpus.folder))
+    (split,) = plan_splits(read_inventory(config), split_bytes=10)
+    for data in ("ab", "abcd"):
+        corpus.write("a.txt", data)
+        with pytest.raises(UnreadableFileError, match="not the 3 bytes it was planned with"):
+            list(read_split(split, config, RejectLog()))
 
 
 def test_empty_files_hold_nothing(corpus, compress):

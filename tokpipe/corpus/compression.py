@@ -129,7 +129,7 @@ class _ZstdSource:
 
     def read(self, num_bytes: int) -> bytes:
         try:
-            piece: bytes = self._stream.read(num_bytes)
+            piece: bytes = self._stream.read(min(num_bytes, 16 * CHUNK_BYTES))
         except (OSError, pa.ArrowInvalid) as error:
             raise UnreadableFileError(_damage(self._name, "zstd", self._given, self._raw.tell(), str(error))) from error
         self._given += len(piece)

@@ -30,12 +30,10 @@ def starts_as_utf16(head: bytes) -> bool:
     """
     if head[:2] in _UTF16_BOMS:
         return True
-    sample = np.frombuffer(head[:_SAMPLE_BYTES], dtype=np.uint8)
-    if len(sample) < _MIN_SAMPLE_BYTES:
-        return False
-    low = (sample == 0x00) | (sample == 0x09)
-    shares = float(low[0::2].mean()), float(low[1::2].mean())
-    return max(shares) > _HIGH_BYTE_SHARE >= 2 * min(shares)
+    shares = []
+    for sample in (head[0:_SAMPLE_BYTES:2], head[1:_SAMPLE_BYTES:2]):
+        shares.append((sample.count(b"\0") + sample.count(b"\t")) / max(1, len(sample)))
+    return len(head) >= _MIN_SAMPLE_BYTES and max(shares) > _HIGH_BYTE_SHARE >= 2 * min(shares)
 
 
 def refuse_utf16(name: str, head: bytes) -> None:
@@ -52,12 +50,15 @@ def read_file_document(name: str, part: Part, part_index: int, start: int) -> It
     """Yield a whole `.txt` file as one document.
 
     Raises:
-        UnreadableFileError: if the file is damaged, or larger than one document may be.
+        UnreadableFileError: if the file is damaged, larger than one document may be, or not as large as planned.
     """
     if start > 0:
         return
     with TextStream(name) as stream:
-        data = stream.read(FILE_DOCUMENT_LIMIT_BYTES + 1)
+        # One byte more than there should be, and no more: reading allocates what it asks for.
+        data = stream.read(FILE_DOCUMENT_LIMIT_BYTES + 1 if stream.compression else part.num_bytes + 1)
+        if not stream.compression and len(data) != part.num_bytes:
+            raise UnreadableFileError(f"{name}: its size is not the {part.num_bytes:,} bytes it was planned with. Plan again.")
     if len(data) > FILE_DOCUMENT_LIMIT_BYTES:
         raise UnreadableFileError(too_large_for_one_document(name, len(data)))
     rejects = []
