@@ -94,3 +94,14 @@ def backward_order(config: ParallelConfig) -> list[str]:
     with ReductionLog(events):
         model.train_step(jobs.local_batch(jobs.global_batch(0), config))
     return events
+
+
+def most_gradient_bytes(config: ParallelConfig) -> tuple[int, int]:
+    """The most bytes of gradient held when a block's backward pass starts, and the stage's parameters on this rank."""
+    model = jobs.build(config)
+    held = [0]
+    for part in model.parts:
+        for block in part.layers.values():
+            block.register_full_backward_pre_hook(lambda *_: held.append(model.state_bytes().gradients))
+    model.forward_backward(jobs.local_batch(jobs.global_batch(0), config))
+    return max(held), sum(w.param.numel() for o in model.optimizers for g in o.groups for w in g.weights)

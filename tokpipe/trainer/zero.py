@@ -27,6 +27,10 @@ from torch import Tensor, nn
 from tokpipe.trainer.mesh import ParallelConfig
 from tokpipe.trainer.weights import OwnedWeight, local_gradient, local_tensor
 
+# Renamed in PyTorch 2.13, where the old names warn at every call.
+_reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+_all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+
 
 class GradientBucket:
     """The gradients of one block, reduced together."""
@@ -102,7 +106,7 @@ class GradientBucket:
             self._work = dist.all_reduce(rows, group=self.group, async_op=True)
             return
         self._incoming = rows.new_empty(self._width)
-        self._work = dist.reduce_scatter_tensor(self._incoming, rows.view(-1), group=self.group, async_op=True)
+        self._work = _reduce_scatter(self._incoming, rows.view(-1), group=self.group, async_op=True)
 
     def finish_reduction(self) -> None:
         """Wait for the reduction that is under way, if any, and keep what the stage keeps."""
@@ -143,7 +147,7 @@ class GradientBucket:
         mine = self._gathered.new_zeros(self._width)
         for index, weight in enumerate(self.weights):
             weight.without_padding(self._slot(mine[None], index)[0]).copy_(weight.owned(local_tensor(weight.param)))
-        self._work = dist.all_gather_into_tensor(self._gathered.view(-1), mine, group=self.group, async_op=True)
+        self._work = _all_gather(self._gathered.view(-1), mine, group=self.group, async_op=True)
 
     def finish_gather(self) -> None:
         """Wait for the other ranks' chunks and put them in place."""
