@@ -57,6 +57,9 @@ test-engines: $(VENV)/.dev  ## Slurm, Ray and S3 on this machine (Slurm tests sk
 test-long: $(VENV)/.dev  ## the tests that take minutes each
 	$(BIN)/python -m pytest -m "slow and not gpu" --timeout 3600 tests
 
+bench-train-tokenizer: $(VENV)/.dev  ## counting and training beside SentencePiece's own training: seconds, memory, pieces
+	$(BIN)/python scripts/bench_train_tokenizer.py $(or $(CORPUS),../shared/corpus)
+
 bench-plan: $(VENV)/.base  ## planning 5 TB as 10,000 and as 1,000,000 files: seconds and memory
 	$(BIN)/python scripts/bench_plan.py demo/bench-plan
 
