@@ -177,6 +177,20 @@ def test_a_disk_that_refuses_is_a_problem_of_one_file(dataset, monkeypatch, suff
     assert f"hi-00000-000{suffix}: cannot be read: [Errno 5] Input/output error" in found["unreadable"][0]
 
 
+def test_an_index_that_shrinks_while_it_is_read(dataset, monkeypatch):
+    real = scan.hash_file
+
+    def cut_after_hashing(files, name, on_bytes):
+        digest = real(files, name, on_bytes)
+        os.truncate(dataset[0] / name, 60)
+        return digest
+
+    monkeypatch.setattr(scan, "hash_file", cut_after_hashing)
+    found = problems(dataset[0])
+    assert set(found) == {"unreadable"}
+    assert "hi-00000-000.idx: cannot be read: the file ended inside bytes 34 to 234" in found["unreadable"][0]
+
+
 def test_a_shard_too_many(dataset):
     for suffix in (".bin", ".idx"):
         shutil.copy(dataset[0] / f"shards/hi-00000-000{suffix}", dataset[0] / f"shards/hi-00009-000{suffix}")

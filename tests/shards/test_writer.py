@@ -201,6 +201,18 @@ def test_any_failure_of_commit_leaves_no_final_name(tmp_path, monkeypatch, step)
     assert names(tmp_path) == []
 
 
+def test_ctrl_c_during_commit_leaves_nothing(tmp_path, monkeypatch):
+    def interrupt(descriptor):
+        raise KeyboardInterrupt
+
+    writer = ShardWriter(tmp_path / "s", dtype="uint16")
+    writer.append(np.array([5, 2]), np.array([0, 2]))
+    monkeypatch.setattr(os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        writer.commit()
+    assert names(tmp_path) == []
+
+
 def test_bin_gets_its_name_before_idx(tmp_path, monkeypatch):
     order = []
     real = Path.replace
