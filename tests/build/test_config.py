@@ -46,6 +46,12 @@ def test_other_settings_change_the_hash(change):
     assert settings_hash(BASE.settings(), "x") != settings_hash(BASE.settings(), "y")
 
 
+def test_training_settings_are_not_in_the_hash():
+    other = replace(BASE, train=TrainConfig(vocab_size=901))
+    assert settings_hash(other.settings(), "x") == settings_hash(BASE.settings(), "x")
+    assert differences(BASE.settings(), other.settings())
+
+
 def test_differences_name_old_and_new():
     other = replace(BASE, validation=0.25, corpus=replace(BASE.corpus, text_column="body"))
     assert differences(BASE.settings(), other.settings()) == [

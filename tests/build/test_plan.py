@@ -68,6 +68,16 @@ def test_other_settings_are_refused_by_name(config, store):
         make_plan(replace(config, validation=0.5), store)
 
 
+def test_training_settings_may_change_until_the_tokenizer_is_trained(config, store):
+    plan = make_plan(config, store)
+    smaller = replace(config, train=replace(config.train, vocab_size=450))
+    again = make_plan(smaller, store)
+    assert again.hash == plan.hash and read_plan(store).config(config.out).train.vocab_size == 450
+    store.write("build/receipts/train/00000.json", b"{}")
+    with pytest.raises(SettingsChangedError, match=r"train\.vocab_size: was 450, now 560"):
+        make_plan(config, store)
+
+
 def test_another_model_in_the_same_file_is_refused(given, store, model, tmp_path):
     path = tmp_path / "m.model"
     shutil.copy(model / "tokenizer.model", path)

@@ -95,8 +95,9 @@ def from_settings(settings: Mapping[str, Any], *, out: str, max_rejects: float) 
 
 
 def settings_hash(settings: Mapping[str, Any], *fingerprints: str) -> str:
-    """16 hex digits that name a plan: its settings, its corpus, its given tokenizer."""
-    text = json.dumps([settings, *fingerprints], sort_keys=True)
+    """16 hex digits that name a plan: its settings (those of training apart), its corpus, its given tokenizer."""
+    named = {name: value for name, value in settings.items() if name != "train"}
+    text = json.dumps([named, *fingerprints], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 
 from tokpipe import __version__
 from tokpipe.build.config import BuildConfig, differences, from_settings, settings_hash
+from tokpipe.build.receipts import receipt_name
 from tokpipe.build.store import Store
 from tokpipe.corpus import Inventory, Splits, plan_splits, read_inventory
 from tokpipe.errors import BuildError, CorpusChangedError, SettingsChangedError
@@ -40,7 +42,7 @@ class Plan:
     """What `build/plan.json` says."""
 
     hash: str
-    """Names the plan: settings, corpus, given tokenizer."""
+    """Names the plan: settings (those of training apart), corpus, given tokenizer. Receipts repeat it."""
     settings: dict[str, Any]
     """The settings that decide the output."""
     max_rejects: float
@@ -68,7 +70,7 @@ class Plan:
 
     def to_bytes(self) -> bytes:
         """As JSON."""
-        return json.dumps({field.name: getattr(self, field.name) for field in fields(self)}, indent=1).encode() + b"\n"
+        return json.dumps(dataclasses.asdict(self), indent=1).encode() + b"\n"
 
 
 def read_plan(store: Store) -> Plan:
@@ -100,29 +102,20 @@ def make_plan(config: BuildConfig, store: Store) -> Plan:
         CorpusError: if there is nothing to read.
     """
     inventory = read_inventory(config.corpus)
-    settings = config.settings()
     tokenizer = Tokenizer.load(config.tokenizer) if config.tokenizer else None
     fingerprint = tokenizer.fingerprint if tokenizer else ""
-    name = settings_hash(settings, inventory.fingerprint(), fingerprint)
     if store.exists(PLAN):
-        plan = read_plan(store)
-        if plan.hash != name:
-            _refuse(plan, settings, inventory, fingerprint, store)
-        if plan.max_rejects != config.max_rejects:
-            plan = _with_max_rejects(plan, config.max_rejects)
-            store.write(PLAN, plan.to_bytes())
-        return plan
+        return _go_on(read_plan(store), config, inventory, fingerprint, store)
     if store.exists(MANIFEST_NAME):
         raise SettingsChangedError(
             f"{store.out}: holds a finished dataset but not its {PLAN}, so nobody can tell whether it is this one. "
             "Give another --out."
         )
-    return _write_plan(config, settings, inventory, fingerprint, name, store)
+    return _write_plan(config, inventory, fingerprint, store)
 
 
-def _write_plan(
-    config: BuildConfig, settings: dict[str, Any], inventory: Inventory, fingerprint: str, name: str, store: Store
-) -> Plan:
+def _write_plan(config: BuildConfig, inventory: Inventory, fingerprint: str, store: Store) -> Plan:
+    settings = config.settings()
     splits = plan_splits(inventory, split_bytes=config.corpus.split_bytes)
     fraction = 0.0 if config.tokenizer else config.count_fraction or default_count_fraction(inventory.num_bytes)
     with store.attempt("plan") as attempt:
@@ -133,7 +126,7 @@ def _write_plan(
             attempt.path(MODEL).write_bytes((given / "tokenizer.model" if given.is_dir() else given).read_bytes())
             attempt.publish(MODEL)
         plan = Plan(
-            hash=name,
+            hash=settings_hash(settings, inventory.fingerprint(), fingerprint),
             settings=settings,
             max_rejects=config.max_rejects,
             corpus_fingerprint=inventory.fingerprint(),
@@ -182,31 +175,32 @@ def split_sizes(splits: Splits) -> list[int]:
     return [int(size) for size in np.asarray(splits.num_bytes)]
 
 
-def _with_max_rejects(plan: Plan, max_rejects: float) -> Plan:
-    changed = {field.name: getattr(plan, field.name) for field in fields(plan)}
-    return Plan(**{**changed, "max_rejects": max_rejects})
-
-
-def _refuse(plan: Plan, settings: dict[str, Any], inventory: Inventory, fingerprint: str, store: Store) -> None:
-    """Say what differs.
-
-    Raises:
-        SettingsChangedError: if settings or the given tokenizer do.
-        CorpusChangedError: if the listing does.
-    """
+def _go_on(plan: Plan, config: BuildConfig, inventory: Inventory, fingerprint: str, store: Store) -> Plan:
+    """The plan that is there, with what may change taken over."""
+    settings = config.settings()
     lines = differences(plan.settings, settings)
     if not lines and plan.tokenizer_fingerprint != fingerprint:
         lines = [f"tokenizer: the file holds another model (fingerprint was {plan.tokenizer_fingerprint}, now {fingerprint})"]
-    if lines:
+    # A vocabulary that turned out to be too large may be made smaller: counting knows nothing of it.
+    if lines and not (all(line.startswith("train.") for line in lines) and not store.exists(receipt_name("train", 0))):
         raise SettingsChangedError(
             f"{store.out}: was begun with other settings:\n"
             + "\n".join(f"  {line}" for line in lines)
             + "\nGive the old settings to go on, or another --out to begin anew."
         )
+    if plan.corpus_fingerprint != inventory.fingerprint():
+        raise CorpusChangedError(_corpus_changes(plan, inventory, store))
+    if lines or plan.max_rejects != config.max_rejects:
+        plan = dataclasses.replace(plan, settings=settings, max_rejects=config.max_rejects)
+        store.write(PLAN, plan.to_bytes())
+    return plan
+
+
+def _corpus_changes(plan: Plan, inventory: Inventory, store: Store) -> str:
     changes = Inventory.read(store.local(plan.inventory)).diff(inventory)
     shown = list(itertools.islice(changes, MAX_LINES))
     more = sum(1 for _ in changes)
-    raise CorpusChangedError(
+    return (
         f"{plan.settings['corpus']['corpus']}: is not the corpus that {store.out} was begun with:\n"
         + "\n".join(f"  {line}" for line in shown)
         + (f"\n  and {more:,} more" if more else "")
