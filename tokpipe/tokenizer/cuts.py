@@ -68,6 +68,8 @@ def _rules_obstacle(vocabulary: Vocabulary, rules: Mapping[str, str]) -> str | N
     for piece, piece_type in zip(vocabulary.pieces, vocabulary.types.tolist(), strict=True):
         if piece_type == USER_DEFINED and not rules.keys().isdisjoint(piece):
             return f"the user-defined symbol {piece!r} holds a character that the normaliser would replace elsewhere"
+        if piece_type == UNUSED and piece in rules:
+            return f"the unused piece {piece!r} is a character that the normaliser replaces"
     return None
 
 

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from tokpipe.tokenizer.classes import NUM_CODES
 from tokpipe.tokenizer.hashing import HASH_MULTIPLIER, fold_multiply
 from tokpipe.tokenizer.jit import kernel, kernel_part
+from tokpipe.tokenizer.probe import negative_zero_is_lower, unused_characters_are_unknown
 from tokpipe.tokenizer.vocabulary import BYTE, NORMAL, SPACE_MARK, UNUSED, USER_DEFINED, Vocabulary
 
 MAX_SYMBOLS = 256
@@ -212,6 +213,8 @@ def build_merges(vocabulary: Vocabulary, rules: Mapping[str, str]) -> Merges:
     text = {p: i for i, (p, t) in enumerate(zip(vocabulary.pieces, vocabulary.types.tolist(), strict=True)) if t in _MERGEABLE}
     users = [p for p, t in zip(vocabulary.pieces, vocabulary.types.tolist(), strict=True) if t == USER_DEFINED]
     symbol_of = {ord(p): i for p, i in text.items() if len(p) == 1}
+    if unused_characters_are_unknown():
+        symbol_of = {code: i for code, i in symbol_of.items() if vocabulary.types[i] != UNUSED}
     frozen = {ord(p): vocabulary.pieces.index(p) for p in users if len(p) == 1}
     symbol_of |= frozen
     # A text with a raw space never reaches the pieces, and a user-defined character is never merged.
@@ -240,7 +243,7 @@ def build_merges(vocabulary: Vocabulary, rules: Mapping[str, str]) -> Merges:
         extra_codes=np.array(extra, np.int32),
         byte_ids=_byte_ids(vocabulary),
         pairs=np.zeros((1 << (2 * len(long_pieces) + 16).bit_length(), 2), np.uint64),
-        ranks=np.unique(-vocabulary.scores, return_inverse=True)[1].astype(np.int32),
+        ranks=_ranks(vocabulary.scores),
         splits=splits,
         symbols=np.zeros((2, MAX_SYMBOLS + 2), np.int32),
         pair_scratch=np.zeros((2, MAX_SYMBOLS + 2), np.int32),
@@ -249,6 +252,15 @@ def build_merges(vocabulary: Vocabulary, rules: Mapping[str, str]) -> Merges:
     starts = np.cumsum([0, *map(len, long_pieces)]).astype(np.int64)
     _add_pairs(merges, spelled, starts, np.array([text[p] for p in long_pieces], np.int64))
     return merges
+
+
+def _ranks(scores: NDArray[np.float32]) -> NDArray[np.int32]:
+    """Each piece's place in the order of merging, 0 for the best score; equal scores, equal places."""
+    order = -scores.astype(np.float64)
+    if negative_zero_is_lower():
+        order[(scores == 0) & np.signbit(scores)] = np.nextafter(0, 1)
+    ranks: NDArray[np.int32] = np.unique(order, return_inverse=True)[1].astype(np.int32)
+    return ranks
 
 
 def _byte_ids(vocabulary: Vocabulary) -> NDArray[np.int32]:

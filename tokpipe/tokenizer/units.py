@@ -38,11 +38,11 @@ class UnitEncoder:
             raise ValueError(f"capacity must be at least {_MIN_CAPACITY:,}, got {capacity:,}")
         self._vocabulary = vocabulary
         self._cuts = derive_cuts(vocabulary, rules)
-        self._merges = build_merges(vocabulary, rules)
         self._scratch = new_scratch()
         self._own, self._warm = new_table(capacity), new_table(16)
         # What the kernel leaves over is part of a document, so no virtual space may be put around it again.
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=without_dummy_prefix(model_bytes))
+        self._merges = build_merges(vocabulary, rules)
         # Ids for each byte of text, at most: an unknown space mark is three byte pieces; an image may be longer than its
         # character.
         images = ((char, image.replace(" ", SPACE_MARK)) for char, image in rules.items())
