@@ -104,12 +104,9 @@ def test_a_truncated_file(dataset, suffix):
     path = folder / f"shards/hi-00000-000{suffix}"
     size = path.stat().st_size
     os.truncate(path, size - 2)
-    assert problems(folder) == {
-        "size": [
-            f"shards/hi-00000-000{suffix}: is cut short: {size - 2:,} bytes, expected {size:,}. Copy the file back, or "
-            "delete the shard's two files and run the same build again; only this shard is redone."
-        ]
-    }
+    found = problems(folder)
+    assert set(found) == {"size"}
+    assert f"shards/hi-00000-000{suffix}: is cut short: {size - 2:,} bytes, expected {size:,}. Copy" in found["size"][0]
 
 
 def test_a_file_that_grew(dataset):

@@ -52,6 +52,13 @@ _FOREIGN_CODES = {1: "uint8", 2: "int8", 3: "int16", 5: "int64", 6: "float64", 7
 _HEADER = struct.Struct("<9sQBQQ")
 
 
+REDO = (
+    "Copy the shard's two files back, or delete dataset.json and the receipt under build/receipts that names the shard and run "
+    "the same build again: only that task is redone."
+)
+"""The next step after most kinds of damage."""
+
+
 @dataclass(frozen=True, slots=True)
 class IndexHeader:
     """What the first 34 bytes of an `.idx` file say."""
@@ -88,10 +95,6 @@ def parse_header(raw: bytes, *, where: str) -> IndexHeader:
             "a document is not one sequence here, so another tool wrote this file. tokpipe reads one sequence per document."
         )
     return IndexHeader(dtype=_DTYPE_OF_CODE[code], num_documents=num_documents)
-
-
-REDO = "Delete the shard's .bin and .idx and run the same command again; only what is missing is redone."
-"""The next step after most kinds of damage."""
 
 
 def dtype_for_vocab(vocab_size: int) -> TokenDtype:

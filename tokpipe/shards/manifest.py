@@ -20,7 +20,7 @@ from tokpipe.errors import ManifestError
 from tokpipe.shards.durable import write_durably
 from tokpipe.shards.folder import open_files, read_small
 from tokpipe.shards.format import TokenDtype
-from tokpipe.shards.manifest_checks import check_entries, check_fields, check_shape
+from tokpipe.shards.manifest_checks import RESTORE, check_entries, check_fields, check_shape
 
 MANIFEST_NAME = "dataset.json"
 MANIFEST_VERSION = 1
@@ -155,8 +155,7 @@ def _parse(raw: bytes, *, where: str) -> Manifest:
         found = json.loads(raw)
     except ValueError as error:
         raise ManifestError(
-            f"{where}: is not whole JSON ({error}). It is written in one piece, so it was damaged or edited later. "
-            "Copy the dataset again, or run the same `tokpipe build` again to rewrite it from the receipts."
+            f"{where}: is not whole JSON ({error}). It is written in one piece, so it was damaged or edited later. {RESTORE}"
         ) from error
     check_shape(found, where=where, version=MANIFEST_VERSION)
     check_fields(found, where=where)
@@ -171,14 +170,14 @@ def _parse(raw: bytes, *, where: str) -> Manifest:
     if found["dataset_id"] != expected:
         raise ManifestError(
             f"{where}: says dataset id {found['dataset_id']}, but its tokenizer fingerprint and its shards' sources, order and "
-            f"hashes give {expected}. The manifest was edited or mixed with another one. Restore the original."
+            f"hashes give {expected}. The manifest was edited or mixed with another one. {RESTORE}"
         )
     body, _, _ = raw.rpartition(_CHECKSUM_MARK)
     checksum = xxhash.xxh3_128_hexdigest(body)
     if found["checksum"] != checksum:
         raise ManifestError(
             f"{where}: was changed after it was written: it says its text has checksum {found['checksum']}, and it has "
-            f"{checksum}. Restore the original; only tokpipe may write this file."
+            f"{checksum}. Only tokpipe may write this file. {RESTORE}"
         )
     del found["checksum"]
     found |= {"tokenizer": TokenizerEntry(**found["tokenizer"]), "sources": tuple(found["sources"]), "shards": shards}

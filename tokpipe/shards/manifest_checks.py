@@ -37,7 +37,7 @@ _TOKENIZER_FIELDS: dict[str, type | tuple[type, ...]] = {
 }
 _SHARD_TYPES = (str, str, bool, int, int, int, int, str, str)
 _HASH = re.compile(r"[0-9a-f]{32}")
-RESTORE = "Restore the original, or run the same `tokpipe build` again."
+RESTORE = "Restore the original, or delete it and run the same build again: it is rewritten from the receipts."
 
 
 def check_shape(found: Any, *, where: str, version: int) -> None:

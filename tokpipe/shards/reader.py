@@ -84,10 +84,7 @@ class Shard:
             with idx_path.open("rb", buffering=0) as file:
                 dtype, num_tokens, num_documents = _read_index_ends(file.fileno(), str(idx_path))
         except FileNotFoundError as error:
-            raise MissingShardError(
-                f"{error.filename}: there is no such file, so the shard cannot be read. Run the build again (only what is "
-                "missing is redone), or copy the file back."
-            ) from error
+            raise MissingShardError(f"{error.filename}: there is no such file, so the shard cannot be read. {REDO}") from error
         except OSError as error:
             raise ShardError(f"{prefix}: cannot be read: {error}. Check the disk and the file's permissions.") from error
         if bin_bytes != bin_num_bytes(num_tokens, dtype):

@@ -15,13 +15,12 @@ from typing import Any
 
 from tokpipe.errors import VerificationError
 from tokpipe.shards.folder import DatasetFiles, open_files, read_small
-from tokpipe.shards.format import BIN_SUFFIX, IDX_SUFFIX, SIDE_SUFFIX
+from tokpipe.shards.format import BIN_SUFFIX, IDX_SUFFIX, REDO, SIDE_SUFFIX
 from tokpipe.shards.manifest import Manifest, ShardEntry, read_manifest
 from tokpipe.shards.scan import OnBytes, Problem, hash_file, scan_index, scan_tokens
 
 CARD_NAME = "card.json"
 _SHOWN_PROBLEMS = 20
-COPY_BACK = "Copy the file back, or delete the shard's two files and run the same build again; only this shard is redone."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +173,7 @@ def verify_shard(
     files = open_files(folder)
     report = on_bytes or (lambda _: None)
     if all(files.size(entry.name + suffix) is None for suffix in (BIN_SUFFIX, IDX_SUFFIX)):
-        message = f"{entry.name}: the shard is missing, both its .bin and its .idx. Copy them back or run the same build again."
+        message = f"{entry.name}: the shard is missing, both its .bin and its .idx. {REDO}"
         return [Problem(path=entry.name, kind="missing", message=message)]
     problems = _verify_half(files, IDX_SUFFIX, entry, manifest, lambda: scan_index(files, entry, manifest, report))
     # A damaged index cannot say where documents end; the ids are still held against the vocabulary.
@@ -196,7 +195,7 @@ def _verify_half(
         found, digest = scan()
     except OSError as error:
         # A disk that fails to read is what this command is there to find, and the other files are still worth a look.
-        return [Problem(path=name, kind="unreadable", message=f"{name}: cannot be read: {error}. {COPY_BACK}")]
+        return [Problem(path=name, kind="unreadable", message=f"{name}: cannot be read: {error}. {REDO}")]
     return _check_hash(suffix, digest, entry, manifest, found)
 
 
@@ -204,7 +203,7 @@ def _check_size(files: DatasetFiles, suffix: str, entry: ShardEntry, manifest: M
     name, expected = entry.name + suffix, _promise(entry, suffix)[0]
     found = files.size(name)
     if found is None:
-        message = f"{name}: the file is missing while its other half is there. {COPY_BACK}"
+        message = f"{name}: the file is missing while its other half is there. {REDO}"
         return [Problem(path=name, kind="missing", message=message)]
     if found == expected:
         return []
@@ -214,7 +213,7 @@ def _check_size(files: DatasetFiles, suffix: str, entry: ShardEntry, manifest: M
         if swapped:
             return [swapped]
     kind = "is cut short" if found < expected else "is too long"
-    return [Problem(path=name, kind="size", message=f"{name}: {kind}: {found:,} bytes, expected {expected:,}. {COPY_BACK}")]
+    return [Problem(path=name, kind="size", message=f"{name}: {kind}: {found:,} bytes, expected {expected:,}. {REDO}")]
 
 
 def _check_hash(suffix: str, digest: str, entry: ShardEntry, manifest: Manifest, found: list[Problem]) -> list[Problem]:
@@ -225,7 +224,7 @@ def _check_hash(suffix: str, digest: str, entry: ShardEntry, manifest: Manifest,
     swapped = _swap_problem(suffix, digest, entry, manifest)
     if swapped:
         return [swapped]
-    message = f"{name}: its bytes were altered: xxh3-128 {digest}, the manifest says {expected}, same size. {COPY_BACK}"
+    message = f"{name}: its bytes were altered: xxh3-128 {digest}, the manifest says {expected}, same size. {REDO}"
     return [Problem(path=name, kind="hash", message=message), *found]
 
 
