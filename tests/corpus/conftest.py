@@ -55,11 +55,11 @@ class Corpus:
             return path
         table = pa.table({"id": list(range(len(texts))), "text": pa.array(texts, pa.string())})
         if last == "parquet":
-            pq.write_table(table, path, row_group_size=7)
+            pq.write_table(table, path, row_group_size=20)
             return path
         if last == "arrow":
             with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
-                writer.write_table(table, max_chunksize=7)
+                writer.write_table(table, max_chunksize=20)
             return path
         raise ValueError(name)
 

@@ -107,6 +107,22 @@ def test_json_with_a_record_a_line_is_read(corpus):
     assert corpus.read()[0] == ["good", "good"]
 
 
+@pytest.mark.parametrize(
+    ("block", "found"),
+    [
+        (b"", False),
+        (b"\\", False),
+        (b"\\u", False),
+        (b"\\ud", True),
+        (b"a\\uD83d", True),
+        (b"\\u0041 ud \\d", False),
+        (b"x\\\\ud", True),
+    ],
+)
+def test_an_escaped_surrogate_is_seen(block, found):
+    assert jsonl._has_escaped_surrogate(block) is found
+
+
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["text", "a", "b"]), inner, max_size=3),

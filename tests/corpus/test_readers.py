@@ -162,13 +162,14 @@ def test_a_blank_line_has_a_longest_length(corpus):
         assert got == ["one", "two\n" + " " * 1025 + "\nthree"]
 
 
-@pytest.mark.parametrize("split_bytes", [1, 100, 333, 1 << 20])
+@pytest.mark.parametrize("split_bytes", [1, 100, 1 << 20])
 def test_parquet_is_cut_at_row_groups(corpus, split_bytes):
     corpus.write_texts("a.parquet", TEXTS)
     assert corpus.read(split_bytes=split_bytes)[0] == TEXTS
     config = CorpusConfig(corpus=str(corpus.folder))
     splits = plan_splits(read_inventory(config), split_bytes=split_bytes)
-    assert len(splits) == (8 if split_bytes == 1 else len(splits))
+    groups = [(part.start, part.stop) for split in splits for part in split.parts]
+    assert groups == ([(0, -1)] if split_bytes == 1 << 20 else [(0, 1), (1, 2), (2, 3)])
 
 
 def test_a_record_longer_than_a_block_is_read_whole(corpus, small_blocks):
@@ -336,6 +337,20 @@ def test_rejects_come_out_with_the_batch_they_precede(corpus, small_blocks):
         list(read_split(split, config, rest, start=batch.cursor))
         assert log.num_records + rest.num_records == 200
         assert log.num_rejects + rest.num_rejects == 40
+
+
+def test_batches_are_bounded_and_never_mix_bytes_and_rows(corpus, small_blocks, batch_checker):
+    for number in range(6):
+        corpus.write_texts(f"s/{number}.{'csv' if number % 2 else 'jsonl'}", ["short", "also short"])
+    for number in range(40):
+        corpus.write(f"s/{number}.txt", "x" * 100)
+    config = CorpusConfig(corpus=str(corpus.folder))
+    (split,) = plan_splits(read_inventory(config), split_bytes=1 << 30)
+    found = list(read_split(split, config, RejectLog()))
+    assert all(batch.texts.nbytes <= 720 for batch in found) and max(len(batch.paths) for batch in found) > 4
+    for batch in found:
+        rows_in_files = {path.endswith(".csv") for path in batch.paths}
+        assert rows_in_files == {batch.position_unit == "row"}
 
 
 def test_a_cursor_at_the_end_reads_nothing(corpus):

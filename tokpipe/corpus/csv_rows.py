@@ -99,7 +99,7 @@ def _pieces(reader: Any, stream: TextStream, part: Part, part_index: int, start:
             batch = reader.read_next_batch()
         except StopIteration:
             break
-        bad = np.array([number for number, _ in skipped.rows if number >= row], dtype=np.int64)
+        bad = np.array([number for number, _ in skipped.rows], dtype=np.int64)
         rows = np.setdiff1d(np.arange(row, row + batch.num_rows + len(bad), dtype=np.int64), bad)[: batch.num_rows]
         stop = int(rows[-1]) + 1 if len(rows) else row
         consumed = stream.input_position()

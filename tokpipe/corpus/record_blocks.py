@@ -37,8 +37,8 @@ class RecordRule:
     """How far before an end its record has to be seen to know the end."""
     last_end: Callable[[bytes], int]
     """Bytes that begin with a record -> the last end in them, 0 for none."""
-    first_end: Callable[[bytes, int, bool], int]
-    """(bytes, k, whether they begin with a record) -> the first end at or behind k, 0 for none."""
+    first_end: Callable[[bytes, int], int]
+    """(bytes, k) -> the first end at or behind k, 0 for none; if the bytes begin inside a record, k is `look_back_bytes`."""
 
 
 def find_lines(block: bytes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -80,10 +80,10 @@ def _last_paragraph_end(block: bytes) -> int:
     return int(ends[-1]) if len(ends) else 0
 
 
-def _first_paragraph_end(block: bytes, at_least: int, begins_whole: bool) -> int:
-    # Lines that end long before `at_least` do not matter; and what may be the rest of a line says nothing about that line.
+def _first_paragraph_end(block: bytes, at_least: int) -> int:
+    # Lines that end long before `at_least` do not matter; so what may be the rest of a line is left out with them.
     skipped = max(0, at_least - MAX_BLANK_LINE_BYTES - 3)
-    if skipped or not begins_whole:
+    if skipped:
         skipped = block.find(b"\n", skipped) + 1
     ends = _blank_line_ends(block[skipped:]) + skipped
     ends = ends[ends >= at_least]
@@ -94,7 +94,7 @@ def _last_line_end(block: bytes) -> int:
     return block.rfind(b"\n") + 1
 
 
-def _first_line_end(block: bytes, at_least: int, _begins_whole: bool) -> int:
+def _first_line_end(block: bytes, at_least: int) -> int:
     return block.find(b"\n", max(0, at_least - 1)) + 1
 
 
@@ -161,7 +161,7 @@ class _Window:
         size = start - self.offset + _LOOK_PAST_BYTES
         while True:
             self._fill(size)
-            end = self._rule.first_end(self._bytes, start - self.offset, self.offset == 0)
+            end = self._rule.first_end(self._bytes, start - self.offset)
             if end or self._at_end:
                 self.drop(end or len(self._bytes))
                 return
@@ -176,7 +176,7 @@ class _Window:
             is_last = self._at_end and len(self._bytes) <= size
             cut = len(block) if is_last else self._rule.last_end(block)
             if stop >= 0 and self.offset + cut > stop:
-                cut = self._rule.first_end(block, stop - self.offset, True) or cut
+                cut = self._rule.first_end(block, stop - self.offset) or cut
             if cut or is_last:
                 return block[:cut]
             size = self._grow(size)
