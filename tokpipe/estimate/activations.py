@@ -62,9 +62,9 @@ def llama_layer_bytes(
     Outside attention and MLP (s/t with sequence parallel): the inputs and outputs of two norms, 2 h each, and their fp32 scales,
     4 bytes a token each. Without a fused RMSNorm (PyTorch on CPU) a norm keeps two fp32 copies, 8 h, instead of its input.
     In attention (a/t heads): queries and output 2 h, keys and values 2 k each, and either the fused kernel's fp32 log-sum-exp of
-    4 a, or the unfused softmax of 2 a s and its mask of s (shared by the batch), with keys and values repeated to 2 h each.
+    4 a, or the unfused softmax of 2 a s.
     In the MLP (f/t): gate, its SiLU, up, and their product, 2 f each.
-    Selective recomputation drops what only the attention core needs: softmax and repeats, or the log-sum-exp.
+    Selective recomputation drops what only the attention core needs: the softmax, or the log-sum-exp.
     """
     s, t, h, k = batch.seq_len, batch.tp, shape.hidden_size, shape.kv_size
     tokens = s * batch.size
@@ -72,13 +72,9 @@ def llama_layer_bytes(
         return 2 * tokens * h / (t if batch.sequence_parallel else 1)
     outside = 2 * (2 * h + (2 if fused_norm else 8) * h + 4)
     inside = 2 * 2 * h + 2 * 2 * k + 4 * 2 * shape.ffn_size
-    mask = 0
-    if recompute == "none" and attention == "flash":
-        inside += 4 * shape.num_heads
-    elif recompute == "none":
-        inside += 2 * shape.num_heads * s + 2 * 2 * (h - k)
-        mask = s * s
-    return mask + tokens * (outside / (t if batch.sequence_parallel else 1) + inside / t)
+    if recompute == "none":
+        inside += 4 * shape.num_heads if attention == "flash" else 2 * shape.num_heads * s
+    return tokens * (outside / (t if batch.sequence_parallel else 1) + inside / t)
 
 
 def layer_bytes(shape: ModelShape, batch: MicroBatch, recompute: Recompute = "none", attention: Attention = "flash") -> float:

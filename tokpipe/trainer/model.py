@@ -104,16 +104,26 @@ class AttentionCore(nn.Module):
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
         """Attend: query (batch, heads, seq, head), key and value with kv heads, mask as `document_attention_mask` or causal."""
         groups = query.shape[1] // key.shape[1]
-        if self.kind == "sdpa" and mask is None:
+        if self.kind == "unfused":
+            return _unfused_attention(query, key, value, mask)
+        if mask is None:
             return F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=groups > 1)
         # With a mask, CUDA's fused kernels take equal head counts only; enable_gqa would fall back to storing the scores.
         key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
-        if self.kind == "sdpa":
-            return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-        scores = query @ key.transpose(-2, -1) * query.shape[-1] ** -0.5
-        allowed = scores.new_ones(scores.shape[-2:], dtype=torch.bool).tril() if mask is None else mask
-        weights: Tensor = scores.masked_fill(~allowed, float("-inf")).softmax(dim=-1)
-        return weights @ value
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+
+
+def _unfused_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+    """The textbook's attention, which keeps (heads, seq, seq) weights for its backward pass. Heads that share a key lie in one
+    matrix product with it, so keys and values are never repeated."""
+    kv_heads, seq_len = key.shape[1], query.shape[2]
+    allowed = torch.ones(seq_len, seq_len, dtype=torch.bool, device=query.device).tril() if mask is None else mask
+    # Added, not filled in: an addition keeps nothing for its backward pass.
+    bias = torch.zeros(allowed.shape, dtype=query.dtype, device=query.device).masked_fill(~allowed, float("-inf"))
+    grouped = (query * query.shape[-1] ** -0.5).unflatten(1, (kv_heads, -1)).flatten(2, 3)
+    scores = (grouped @ key.transpose(-2, -1)).unflatten(2, (-1, seq_len)).flatten(1, 2)
+    weights = (scores + bias).softmax(dim=-1)
+    return (weights.unflatten(1, (kv_heads, -1)).flatten(2, 3) @ value).unflatten(2, (-1, seq_len)).flatten(1, 2)
 
 
 class Attention(nn.Module):
