@@ -18,13 +18,16 @@ from tokpipe.tokenizer.cuts import cut_obstacle
 from tokpipe.tokenizer.hashing import column_bytes
 from tokpipe.tokenizer.normalizer import one_character_rules
 from tokpipe.tokenizer.self_check import check_documents
+from tokpipe.tokenizer.unit_table import USED
 from tokpipe.tokenizer.units import UnitEncoder
 from tokpipe.tokenizer.vocabulary import Vocabulary, read_vocabulary
+from tokpipe.tokenizer.warm import MAX_UNITS, frequent_words, read_warm_units, write_warm_units
 
 logger = logging.getLogger(__name__)
 
 MAX_UINT16_VOCAB = 65_500
 PLAIN_BATCH_BYTES = 4 << 20
+BUILD_CAPACITY = 1 << 21
 MODEL_NAME = "tokenizer.model"
 
 
@@ -41,9 +44,10 @@ class Tokenizer:
             raise TokenizerError(f"{name}: SentencePiece refuses the model: {error}") from error
         self.fingerprint: str = self.vocabulary.fingerprint()
         """Hexadecimal, over all that decides the ids."""
-        rules = one_character_rules(self.vocabulary.charsmap)
-        obstacle = cut_obstacle(self.vocabulary, rules)
-        self._units = None if obstacle or rules is None else UnitEncoder(model_bytes, self.vocabulary, rules)
+        self._model_bytes = model_bytes
+        self._rules = one_character_rules(self.vocabulary.charsmap)
+        obstacle = cut_obstacle(self.vocabulary, self._rules)
+        self._units = None if obstacle or self._rules is None else UnitEncoder(model_bytes, self.vocabulary, self._rules)
         self.path_note: str = f"plain path: {obstacle}" if obstacle else "fast path: safe cuts"
         """Which path `encode_batch` takes, and why."""
         logger.info("%s: %s", name, self.path_note)
@@ -63,7 +67,11 @@ class Tokenizer:
             raise TokenizerError(
                 f"{file}: cannot read the tokenizer: {error.strerror}. Give a .model file or its folder"
             ) from error
-        return cls(model_bytes, str(file))
+        tokenizer = cls(model_bytes, str(file))
+        if tokenizer._units is not None and (table := read_warm_units(file.parent, tokenizer.fingerprint)) is not None:
+            tokenizer._units.use_warm_table(table)
+            tokenizer.path_note += f", {table.counters[USED]:,} units known from the start"
+        return tokenizer
 
     @property
     def vocab_size(self) -> int:
@@ -162,3 +170,26 @@ class Tokenizer:
         """
         ends = ([] if bos_id is None else [bos_id], [] if eos_id is None else [eos_id])
         return check_documents(self._processor, texts, ids, offsets, rows, ends=ends, place=place)
+
+    def build_warm_units(
+        self, counts_path: str | PathLike[str], out_folder: str | PathLike[str], *, max_units: int = MAX_UNITS
+    ) -> int:
+        """Encode the units of the most frequent counted words once and keep them in `out_folder`, beside the model.
+
+        `Tokenizer.load` of that folder maps them. Returns the number of units kept: 0 for a model on the plain path.
+
+        Raises:
+            ValueError: if `max_units` is not in [1, 500,000].
+            TrainingError: if `counts_path` is no word counts file.
+        """
+        if not 1 <= max_units <= 500_000:
+            raise ValueError(f"max_units must be in [1, 500,000], got {max_units:,}")
+        if self._units is None or self._rules is None:
+            logger.info("%s: no warm units (%s)", self.name, self.path_note)
+            return 0
+        units = UnitEncoder(self._model_bytes, self.vocabulary, self._rules, capacity=BUILD_CAPACITY, virtual_spaces=False)
+        for words in frequent_words(Path(counts_path)):
+            units.encode(*column_bytes(words), self.dtype, before=None, after=None)
+            if units.own_table.counters[USED] >= max_units:
+                break
+        return write_warm_units(Path(out_folder), units.own_table, self.fingerprint)

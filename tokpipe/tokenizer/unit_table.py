@@ -58,6 +58,11 @@ def new_table(capacity: int) -> UnitTable:
 
 
 @kernel_part
+def _short_hash(a: Any, b: Any, length: int) -> Any:
+    return fold_multiply(a ^ HASH_SEED, b ^ (HASH_MULTIPLIER + uint64(length)))
+
+
+@kernel_part
 def unit_key(data: NDArray[np.uint8], start: int, length: int, stop: int) -> tuple[Any, Any, Any]:
     """The first two words of a unit's entry, and its hash; the second word of a long unit is 0."""
     if length <= INLINE_BYTES:
@@ -68,7 +73,7 @@ def unit_key(data: NDArray[np.uint8], start: int, length: int, stop: int) -> tup
             a, b = load_part(data, start, length, stop), uint64(0)
         else:
             a, b = load64(data, start), load_part(data, start + 8, length - 8, stop)
-        return a, b, fold_multiply(a ^ HASH_SEED, b ^ (HASH_MULTIPLIER + uint64(length)))
+        return a, b, _short_hash(a, b, length)
     h = hash_bytes(data, start, length, stop)
     return h, uint64(0), h
 
@@ -163,3 +168,31 @@ def add_units(
         key = unit_key(data, start, length, data.shape[0])
         if find_unit(table, key, data, start, length, data.shape[0]) < 0:
             add_unit(table, key, data, start, length, data.shape[0], ids[id_starts[u] : id_starts[u + 1]], num_ids)
+
+
+@kernel
+def _place_entries(entries: NDArray[np.uint64], out: NDArray[np.uint64]) -> None:
+    """Enter whole entries into an empty table's `out`, in order."""
+    mask = uint64(out.shape[0] - 1)
+    for k in range(entries.shape[0]):
+        length = entries[k, 2] & uint64(0xFFFF)
+        h = entries[k, 0]
+        if length <= uint64(INLINE_BYTES):
+            h = _short_hash(entries[k, 0], entries[k, 1], int64(length))
+        slot = h & mask
+        while out[slot, 2] != uint64(0):
+            slot = (slot + uint64(1)) & mask
+        for word in range(4):
+            out[slot, word] = entries[k, word]
+
+
+def compact_entries(table: UnitTable) -> NDArray[np.uint64]:
+    """The table's entries in the smallest table that holds them, those that came first nearest to where they are sought."""
+    used = table.entries[table.entries[:, 2] != 0]
+    used = used[np.argsort(used[:, 2] >> np.uint64(32), kind="stable")]
+    capacity = 16
+    while 8 * len(used) > 5 * capacity:
+        capacity *= 2
+    out = np.zeros((capacity, 4), np.uint64)
+    _place_entries(used, out)
+    return out

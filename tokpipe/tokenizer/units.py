@@ -27,9 +27,17 @@ class UnitEncoder:
     """Encodes columns by units. Holds tables and work space, so one for each thread."""
 
     def __init__(
-        self, model_bytes: bytes, vocabulary: Vocabulary, rules: dict[str, str], capacity: int = DEFAULT_CAPACITY
+        self,
+        model_bytes: bytes,
+        vocabulary: Vocabulary,
+        rules: dict[str, str],
+        *,
+        capacity: int = DEFAULT_CAPACITY,
+        virtual_spaces: bool = True,
     ) -> None:
         """Derive cuts and merges of a model for which `cut_obstacle` is None; `capacity` bounds the table of units.
+
+        Without `virtual_spaces`, texts are taken as parts of documents: a dummy prefix is left out.
 
         Raises:
             ValueError: if `capacity` is not a power of two from 1,024 on.
@@ -37,6 +45,7 @@ class UnitEncoder:
         if capacity < _MIN_CAPACITY:
             raise ValueError(f"capacity must be at least {_MIN_CAPACITY:,}, got {capacity:,}")
         self._vocabulary = vocabulary
+        self._virtual_spaces = virtual_spaces and vocabulary.add_dummy_prefix
         self._cuts = derive_cuts(vocabulary, rules)
         self._scratch = new_scratch()
         self._own, self._warm = new_table(capacity), new_table(16)
@@ -65,7 +74,7 @@ class UnitEncoder:
 
         Returns ids of `dtype` and their (num_documents + 1,) int64 offsets.
         """
-        if self._vocabulary.add_dummy_prefix:
+        if self._virtual_spaces:
             data, doc_starts = self._with_virtual_spaces(data, doc_starts)
         num_docs = len(doc_starts) - 1
         out = np.empty(math.ceil(len(data) * self._growth) + 2 * num_docs + INLINE_IDS, dtype)
