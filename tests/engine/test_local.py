@@ -95,9 +95,9 @@ def test_a_task_that_raises_is_named_and_the_others_finish(toy, recorder):
 
 def test_a_task_that_keeps_killing_its_worker_is_given_up(toy, recorder, tmp_path):
     spec = toy(3, {1: "kill"})
-    with LocalEngine(LocalConfig(workers=1, max_attempts=2)) as engine:
-        with pytest.raises(TaskFailedError, match=r"toy-00001: its process was killed \(signal 9.*2 times"):
-            engine.run(spec, recorder)
+    message = r"toy-00001: its process was killed \(signal 9.*2 times"
+    with LocalEngine(LocalConfig(workers=1, max_attempts=2)) as engine, pytest.raises(TaskFailedError, match=message):
+        engine.run(spec, recorder)
     assert results(spec) == {0, 2}
 
 
@@ -117,6 +117,17 @@ def test_workers_are_kept_between_runs_and_ended_by_close(toy):
     assert engine._workers[0].process.pid == pid
     engine.close()
     assert not is_alive(pid)
+
+
+def test_every_run_opens_the_tasks_anew(toy):
+    spec = toy(2, {0: "raise", 1: "raise"})
+    with LocalEngine(LocalConfig(workers=1)) as engine:
+        with pytest.raises(TaskFailedError):
+            engine.run(spec, NoProgress())
+        behaviour = Path(spec.out) / "behaviour.json"
+        behaviour.write_text(behaviour.read_text().replace("raise", "fine"))
+        engine.run(spec, NoProgress())
+    assert results(spec) == {0, 1}
 
 
 SCRIPT = """

@@ -62,7 +62,10 @@ def build(config: BuildConfig, *, engine: Engine | None = None, progress: Progre
             manifest = _finished(store, plan)
             already = manifest is not None
             if manifest is None:
-                _run_stages(config, plan, store, own_engine, progress or NoProgress())
+                try:
+                    _run_stages(config, plan, store, own_engine, progress or NoProgress())
+                finally:
+                    store.remove_dead_attempts()  # of workers that were killed, by somebody or by a Ctrl-C
                 manifest = finish_dataset(store, plan)
             notices = lay_out(config.partition, store, seed=config.seed)
             report = _report(store, plan, manifest, notices, already=already, seconds=time.monotonic() - began)

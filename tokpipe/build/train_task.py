@@ -25,8 +25,9 @@ class _OneTask(StageTasks):
         super().__init__(store, plan, stage, [self._table.stat().st_size])
 
     def _publish(self, attempt: Attempt, files: Iterable[Path]) -> tuple[str, ...]:
-        """Publish what lies in the attempt's tokenizer folder, in order of name."""
-        return tuple(attempt.publish(f"{TOKENIZER}/{path.name}") for path in sorted(files))
+        """Publish what lies in the attempt's tokenizer folder; the descriptions (JSON) come after what they describe."""
+        names = sorted((path.suffix == ".json", path.name) for path in files)
+        return tuple(attempt.publish(f"{TOKENIZER}/{name}") for _, name in names)
 
     def _receipt(self, files: tuple[str, ...], report: Report) -> Receipt:
         report(Counters(text_bytes=self.size(0)))

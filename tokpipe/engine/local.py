@@ -83,11 +83,11 @@ class _Worker:
         self.index = -1
         self.reported = Counters()
 
-    def give(self, spec: TaskSpec, index: int) -> None:
+    def give(self, run: int, spec: TaskSpec, index: int) -> None:
         """Hand over a task; a worker that has just died is noticed by the next `recv`."""
         self.index, self.reported = index, Counters()
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self.connection.send((spec, index))
+            self.connection.send((run, spec, index))
 
     def epitaph(self) -> str:
         """How the dead process ended, in words."""
@@ -96,11 +96,14 @@ class _Worker:
             return "its process was killed (signal 9: by hand, or for want of memory)"
         return f"its process died ({f'signal {-status}' if status < 0 else f'exit status {status}'})"
 
-    def end(self) -> None:
-        """Hang up, ask to stop, insist."""
+    def hang_up(self) -> None:
+        """Let an idle process return; kill one that is at a task. What it has published stays, the rest is found as dead."""
         self.connection.close()
-        if self.process.poll() is None and self.index >= 0:
-            self.process.terminate()
+        if self.index >= 0:
+            self.process.kill()
+
+    def wait(self) -> None:
+        """See the process end; one that does not return is killed."""
         try:
             self.process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
@@ -114,6 +117,7 @@ class LocalEngine:
     def __init__(self, config: LocalConfig | None = None) -> None:
         self.config = config or LocalConfig()
         self._workers: list[_Worker] = []
+        self._runs = 0
 
     def __enter__(self) -> LocalEngine:
         return self
@@ -122,13 +126,12 @@ class LocalEngine:
         self.close()
 
     def close(self) -> None:
-        """End every worker."""
+        """End every worker, all side by side."""
         workers, self._workers = self._workers, []
         for worker in workers:
-            if worker.index >= 0 and worker.process.poll() is None:
-                worker.process.terminate()  # all at once, so that they end side by side
+            worker.hang_up()
         for worker in workers:
-            worker.end()
+            worker.wait()
 
     def run(self, spec: TaskSpec, progress: ProgressSink) -> None:
         """Run every missing task.
@@ -142,6 +145,7 @@ class LocalEngine:
         missing = tasks.missing()
         total = sum(tasks.size(index) for index in range(len(tasks)))
         progress.start(spec.stage, total, total - sum(tasks.size(index) for index in missing))
+        self._runs += 1
         stage = _Stage(spec, tasks, missing, self.config.max_attempts, progress)
         try:
             with _terminate_as_interrupt():
@@ -167,7 +171,7 @@ class LocalEngine:
                 self._workers.append(_Worker())
             for worker in self._workers:
                 if worker.ready and worker.index < 0 and stage.queue:
-                    worker.give(stage.spec, stage.queue.popleft())
+                    worker.give(self._runs, stage.spec, stage.queue.popleft())
             heard = wait([worker.connection for worker in self._workers], TICK_SECONDS)
             stage.progress.add(Counters())
             for worker in [worker for worker in self._workers if worker.connection in heard]:

@@ -1,4 +1,4 @@
-"""The process that runs tasks for the local engine: gets (spec, index), sends back counters, then `done` or `failed`.
+"""The process that runs tasks for the local engine: gets (run, spec, index), sends back counters, then `done` or `failed`.
 
 It is a plain child process started by path, not a `multiprocessing.Process`: scripts that call the library need no
 `if __name__ == "__main__"`, and the environment (one thread per library) is set before numpy is imported.
@@ -16,10 +16,9 @@ import time
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from types import FrameType
 from typing import Any
 
-from tokpipe.engine.base import Counters, Tasks, TaskSpec
+from tokpipe.engine.base import Counters, Tasks
 from tokpipe.errors import TokpipeError
 
 # Linux: the kernel ends this process when its parent dies, even while a C library holds the interpreter.
@@ -48,31 +47,21 @@ def die_with(parent: int) -> None:
     threading.Thread(target=watch, daemon=True, name="watch-parent").start()
 
 
-def end_on_terminate() -> None:
-    """SIGTERM raises `SystemExit`, so that a task under way removes what it has written so far; Ctrl-C is the parent's."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
 def serve(connection: Connection[Any, Any]) -> None:
-    """Run what the parent asks for until it hangs up. The last opened task list is kept with all its state."""
-    opened: TaskSpec | None = None
+    """Run what the parent asks for until it hangs up. A task list is kept, with all its state, for one `run` of the engine."""
+    opened = -1
     tasks: Tasks | None = None
     report: Callable[[Counters], None] = lambda counters: connection.send(("progress", counters))  # noqa: E731
     connection.send(("ready", ""))
     while True:
         try:
-            spec, index = connection.recv()
+            run, spec, index = connection.recv()
         except EOFError:
             return
         try:
-            if tasks is None or spec != opened:
+            if tasks is None or run != opened:
                 tasks = None  # frees the last stage's tables before the next one's are made
-                tasks, opened = spec.open(), spec
+                tasks, opened = spec.open(), run
             tasks.run(index, report)
         except Exception as error:
             logging.getLogger(__name__).debug("task %d of %s failed", index, spec.stage, exc_info=True)
@@ -83,7 +72,7 @@ def serve(connection: Connection[Any, Any]) -> None:
 
 def main(descriptor: int, parent: int, level: int) -> None:
     """Entry of the child process: `descriptor` is its end of the socket pair."""
-    end_on_terminate()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's; it ends its workers itself
     die_with(parent)
     logging.basicConfig(level=level, format="%(message)s", stream=sys.stderr)
     connection: Connection[Any, Any] = Connection(descriptor)
