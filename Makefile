@@ -60,6 +60,9 @@ test-long: $(VENV)/.dev  ## the tests that take minutes each
 bench-train-tokenizer: $(VENV)/.dev  ## counting and training beside SentencePiece's own training: seconds, memory, pieces
 	$(BIN)/python scripts/bench_train_tokenizer.py $(or $(CORPUS),../shared/corpus)
 
+bench-loader: $(VENV)/.dev  ## batches per second beside the usual loop and Megatron's; memory over 8 GB
+	$(BIN)/python scripts/bench_loader.py demo/bench-loader
+
 bench-plan: $(VENV)/.base  ## planning 5 TB as 10,000 and as 1,000,000 files: seconds and memory
 	$(BIN)/python scripts/bench_plan.py demo/bench-plan
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -79,6 +80,7 @@ class PartitionPlan:
         self.dataset_id = dataset_id
         self.sources = tuple(sources)
         self.phases = tuple(phases)
+        self._phase_starts = [phase.start for phase in phases]
         self.seed = seed
         self.order: Order = order
         self.batch_multiple = batch_multiple
@@ -125,7 +127,7 @@ class PartitionPlan:
         """Number of the phase that a step lies in."""
         if step < 0:
             raise PartitionError(f"step must not be negative, got {step}")
-        return sum(phase.start <= step for phase in self.phases) - 1
+        return bisect_right(self._phase_starts, step) - 1
 
     def phase_at(self, step: int) -> Phase:
         """The phase that a step lies in."""
