@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pyarrow as pa
 import pyarrow.ipc
 import pytest
@@ -305,6 +307,37 @@ def test_csv_rows_with_wrong_fields_are_refused_one_by_one(corpus, small_blocks)
     (split,) = plan_splits(read_inventory(config), split_bytes=1 << 30)
     for batch in read_split(split, config, log):
         assert batch.texts.to_pylist() == [f"text {row}" for row in batch.positions]
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
+def test_a_large_csv_is_read_whole_or_is_an_error(corpus, suffix):
+    # Random digits, so that the compressed file is large too.
+    rng = random.Random(0)
+    texts = [f"{rng.getrandbits(800):x}" for _ in range(2000)]
+    path = corpus.write_texts("a.csv" + suffix, texts)
+    assert corpus.read()[0] == texts
+    if suffix:
+        path.write_bytes(path.read_bytes()[:-20])
+        with pytest.raises(UnreadableFileError, match=r"a\.csv.*truncated or damaged at byte"):
+            corpus.read()
+
+
+def test_a_record_of_endless_length_is_an_error_that_says_where(corpus, small_blocks, monkeypatch):
+    monkeypatch.setattr(record_blocks, "MAX_RECORD_BYTES", 2000)
+    corpus.write_texts("a.jsonl", ["fine", "x" * 1900])
+    assert len(corpus.read()[0]) == 2
+    corpus.write_texts("a.jsonl", ["fine", "x" * 3000])
+    with pytest.raises(UnreadableFileError, match=r"a\.jsonl: the record at byte 26 is longer than 2,000 bytes"):
+        corpus.read()
+
+
+def test_a_compressed_file_in_place_of_a_plain_one_is_an_error(corpus, compress):
+    path = corpus.write_texts("a.jsonl", TEXTS)
+    config = CorpusConfig(corpus=str(corpus.folder))
+    splits = plan_splits(read_inventory(config), split_bytes=1000)
+    path.write_bytes(compress["gz"](path.read_bytes()))
+    with pytest.raises(UnreadableFileError, match="planned as a plain file, but it is compressed now"):
+        list(read_split(splits[0], config, RejectLog()))
 
 
 def test_a_csv_record_longer_than_a_block_is_an_error_that_names_the_file(corpus, small_blocks):
