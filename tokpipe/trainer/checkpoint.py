@@ -23,7 +23,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.staging import AsyncStager
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
@@ -38,6 +40,25 @@ STATE_FILE = "trainer.json"
 STATE_VERSION = 1
 ALONE = "torch.distributed is disabled, unavailable or uninitialized"
 """PyTorch warns of what is meant when one process saves, from a thread where a local filter would not reach."""
+
+
+class HostCopy(AsyncStager):
+    """Copies tensors to host memory before the writing thread starts.
+
+    PyTorch's own deep-copies, which fails for a DTensor whose local part is a view into a larger buffer, as owned chunks are.
+    """
+
+    _synchronize_after_execute = False
+
+    def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
+        """The same names with copies in host memory."""
+        return {name: tensor.clone() if tensor.device.type == "cpu" else tensor.cpu() for name, tensor in state_dict.items()}
+
+    def synchronize_staging(self) -> None:
+        """Nothing: `stage` returns when everything is copied."""
+
+    def close(self) -> None:
+        """Nothing is held."""
 
 
 class Checkpoints:
@@ -71,9 +92,9 @@ class Checkpoints:
             record = {"version": STATE_VERSION, "step": step, **state}
             _write_atomically(folder / STATE_FILE, json.dumps(record, indent=2))
         writer = FileSystemWriter(folder)
-        group, alone = self._world.control_group, not self._world.distributed
+        group, alone = self._world.checkpoint_group, not self._world.distributed
         if self._config.asynchronous:
-            future = async_save(dict(tensors), storage_writer=writer, process_group=group, no_dist=alone)
+            future = async_save(dict(tensors), storage_writer=writer, process_group=group, no_dist=alone, async_stager=HostCopy())
             self._pending = (cast("Future[Any]", future), folder)
         else:
             save(dict(tensors), storage_writer=writer, process_group=group, no_dist=alone)
@@ -101,8 +122,10 @@ class Checkpoints:
         self._pending = None
         try:
             future.result()
-        except Exception as error:
-            raise TrainerError(f"rank {self._world.rank}: the checkpoint {folder} could not be written: {error}") from error
+        except (Exception, CheckpointException) as error:
+            raise TrainerError(
+                f"rank {self._world.rank}: the checkpoint {folder} could not be written: {_reason(error)}"
+            ) from error
         self._complete(folder)
 
     def latest(self) -> Path | None:
@@ -122,12 +145,12 @@ class Checkpoints:
             load(
                 cast("dict[str, Any]", tensors),
                 storage_reader=FileSystemReader(folder),
-                process_group=self._world.control_group,
+                process_group=self._world.checkpoint_group,
                 no_dist=not self._world.distributed,
             )
-        except Exception as error:
+        except (Exception, CheckpointException) as error:
             raise TrainerError(
-                f"rank {self._world.rank}: {folder} cannot be loaded: {str(error).strip() or type(error).__name__}. If it is "
+                f"rank {self._world.rank}: {folder} cannot be loaded: {_reason(error)}. If it is "
                 f"damaged, write the name of an older checkpoint into {folder.parent / LATEST}."
             ) from error
         return state
@@ -141,6 +164,13 @@ class Checkpoints:
         kept = sorted(path for path in self.folder.glob("step-*") if path.name <= folder.name)
         for old in kept[: -self._config.keep]:
             shutil.rmtree(old)
+
+
+def _reason(error: BaseException) -> str:
+    """The first failure behind PyTorch's collective exception, without its traceback."""
+    failures = error.failures if isinstance(error, CheckpointException) else {}
+    inner = next(iter(failures.values()))[0] if failures else error
+    return str(inner).strip() or type(inner).__name__
 
 
 def latest_checkpoint(folder: Path) -> Path | None:

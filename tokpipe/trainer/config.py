@@ -141,7 +141,8 @@ class TrainConfig:
                 f"data.global_batch_size {batch} is not a multiple of dp {self.parallel.dp} x num_micro_batches "
                 f"{self.parallel.num_micro_batches} = {one}; the next that is: {(batch // one + 1) * one}"
             )
-        if self.schedule.warmup_steps + self.schedule.decay_steps > self.run.max_steps:
+        phases = self.schedule.warmup_steps + self.schedule.decay_steps
+        if self.schedule.decay_steps and phases > self.run.max_steps:
             raise RecipeError(
                 f"schedule: {self.schedule.warmup_steps} warm-up and {self.schedule.decay_steps} decay steps do not fit into "
                 f"run.max_steps {self.run.max_steps}"

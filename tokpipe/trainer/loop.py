@@ -164,6 +164,7 @@ class TrainingLoop:
         _, dp_rank, _ = grid_coordinates(parallel, self._world.rank)
         self._monitor.mark(step, "validate")
         worst = worst_replica(losses_by_replica(self._model.eval_loss, batch, dp=parallel.dp, dp_rank=dp_rank))
+        self._checkpoints.wait()
         share = data.global_batch_size // parallel.dp
         return stopped(
             complaint,

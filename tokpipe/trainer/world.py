@@ -36,7 +36,9 @@ class World:
     store: KeyValueStore | None
     """Key-value store of the job, for the monitor; None for one process."""
     control_group: dist.ProcessGroup | None
-    """A gloo group of all ranks for small host-side messages and checkpoints, apart from the training collectives."""
+    """A gloo group of all ranks for small host-side messages, apart from the training collectives."""
+    checkpoint_group: dist.ProcessGroup | None
+    """Another one for checkpoints: their thread talks while the main thread does, and messages of one group must not mix."""
 
     @property
     def distributed(self) -> bool:
@@ -68,7 +70,7 @@ def join_world(launch: Launch, *, device: str, timeout_seconds: float) -> Iterat
         torch.cuda.set_device(chosen)
     timeout = timedelta(seconds=timeout_seconds)
     if not launch.distributed and not dist.is_initialized():
-        yield World(rank=0, world_size=1, device=chosen, store=None, control_group=None)
+        yield World(rank=0, world_size=1, device=chosen, store=None, control_group=None, checkpoint_group=None)
         return
     opened = not dist.is_initialized()
     store: KeyValueStore | None = None
@@ -77,8 +79,15 @@ def join_world(launch: Launch, *, device: str, timeout_seconds: float) -> Iterat
         backend = "cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo"
         dist.init_process_group(backend, store=tcp_store, rank=rank, world_size=world_size, timeout=timeout)
         store = tcp_store.clone()  # A connection of its own: the monitor must not wait behind a blocking call of the group.
-    control = dist.new_group(backend="gloo", timeout=timeout)
-    yield World(rank=dist.get_rank(), world_size=dist.get_world_size(), device=chosen, store=store, control_group=control)
+    control, checkpoint = (dist.new_group(backend="gloo", timeout=timeout) for _ in range(2))
+    yield World(
+        rank=dist.get_rank(),
+        world_size=dist.get_world_size(),
+        device=chosen,
+        store=store,
+        control_group=control,
+        checkpoint_group=checkpoint,
+    )
     dist.barrier(group=control)
     if opened:
         dist.destroy_process_group()
