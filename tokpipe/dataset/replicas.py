@@ -60,10 +60,10 @@ def check_replicas(batch: Batch, mesh: DeviceMesh) -> None:
     usual = max(values, key=lambda value: (values.count(value), value == replica[min(replica)]))
     odd = sorted(rank for rank, value in replica.items() if value != usual)
     if odd:
+        held = f"rank {odd[0]} holds" if len(odd) == 1 else f"ranks {', '.join(map(str, odd))} hold"
         raise PartitionError(
             f"step {batch.step}: the ranks {sorted(replica)} form data-parallel replica {mesh.get_local_rank(DATA_AXIS)} and "
-            f"must hold one batch, but {'rank' if len(odd) == 1 else 'ranks'} {', '.join(map(str, odd))} hold another. "
-            "Check that all were given the same dataset, arguments and state."
+            f"must hold one batch, but {held} another. Check that all were given the same dataset, arguments and state."
         )
 
 

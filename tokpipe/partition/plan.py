@@ -222,7 +222,7 @@ class PartitionPlan:
 
     @cached_property
     def _era_starts(self) -> Ints:
-        return np.unique([span.start for timeline in self._timelines for span in timeline.spans]).astype(np.int64)
+        return np.array(sorted({span.start for timeline in self._timelines for span in timeline.spans}), dtype=np.int64)
 
     @cached_property
     def _eras(self) -> dict[int, _Era]:
