@@ -63,6 +63,12 @@ bench-train-tokenizer: $(VENV)/.dev  ## counting and training beside SentencePie
 bench-loader: $(VENV)/.dev  ## batches per second beside the usual loop and Megatron's; memory over 8 GB
 	$(BIN)/python scripts/bench_loader.py demo/bench-loader
 
+$(VENV)/.bench: $(VENV)/.dev
+	$(PIP) install -c constraints.txt -e '.[bench]'
+	touch $@
+bench-encode: $(VENV)/.bench  ## encoding speed on one core beside sentencepiece, HF tokenizers, kitoken and gigatoken; ids compared
+	$(BIN)/python scripts/bench_encode.py $(or $(CORPUS),../shared/corpus) --json demo/bench-encode.json
+
 bench-plan: $(VENV)/.base  ## planning 5 TB as 10,000 and as 1,000,000 files: seconds and memory
 	$(BIN)/python scripts/bench_plan.py demo/bench-plan
 
