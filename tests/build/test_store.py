@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from tokpipe.build.object_store import ObjectStore
 from tokpipe.build.store import ATTEMPTS, LocalStore, open_store
 from tokpipe.errors import BuildError
 
@@ -100,8 +101,10 @@ def test_free_bytes_of_a_folder_that_is_not_there_yet(tmp_path):
     assert free == pytest.approx(shutil.disk_usage(tmp_path).free, rel=0.2)
 
 
-def test_open_store_takes_folders_only(tmp_path):
+def test_open_store_tells_folders_from_urls(tmp_path):
     assert isinstance(open_store(str(tmp_path / "new")), LocalStore)
+    assert open_store(f"file://{tmp_path}/new").out == f"{tmp_path}/new"
+    assert isinstance(open_store("memory://somewhere/data"), ObjectStore)
     (tmp_path / "file").touch()
     with pytest.raises(BuildError, match="is a file, expected a folder"):
         open_store(str(tmp_path / "file"))

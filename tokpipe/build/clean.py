@@ -9,7 +9,7 @@ from tokpipe.build.tasks import stages
 from tokpipe.shards import BIN_SUFFIX, IDX_SUFFIX, MANIFEST_NAME, read_manifest
 
 # Only these are looked into: whatever else lies in the output is not the build's to remove.
-FOLDERS = ("shards", "rejects", "build/counts")
+FOLDERS = ("shards", "rejects", "build/counts", "build/through")
 
 
 def clean(out: str, *, dry_run: bool = False) -> list[str]:
@@ -47,6 +47,6 @@ def _named(store: Store, plan: Plan) -> tuple[set[str], list[str]]:
             kept |= set(receipt.files)
             kept |= {shard.name + suffix for shard in receipt.shards for suffix in (BIN_SUFFIX, IDX_SUFFIX)}
     if store.exists(MANIFEST_NAME):
-        shards = read_manifest(store.local(".")).shards
+        shards = read_manifest(store.out).shards
         kept |= {shard.name + suffix for shard in shards for suffix in (BIN_SUFFIX, IDX_SUFFIX)}
     return kept, stale

@@ -12,6 +12,7 @@ from typing import Any
 
 from tokpipe.corpus import CorpusConfig
 from tokpipe.tokenizer import TrainConfig
+from tokpipe.urls import refuse_credentials
 
 # Settings that may change between two runs on one --out: none of them changes a byte of a shard.
 FREE_SETTINGS = ("out", "max_rejects", "partition")
@@ -65,6 +66,7 @@ class BuildConfig:
     """The layout written at the end."""
 
     def __post_init__(self) -> None:
+        refuse_credentials(self.out)
         for name in ("count_fraction", "max_rejects", "self_check"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must be in [0, 1], got {getattr(self, name)}")

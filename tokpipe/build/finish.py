@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from pathlib import Path
 
 from tokpipe import __version__
 from tokpipe.build.plan import MODEL, Plan
-from tokpipe.build.receipts import Receipt, add_receipts, read_stage, receipt_name
+from tokpipe.build.receipts import NUM_THREADS, Receipt, add_receipts, read_stage, receipt_name
 from tokpipe.build.rejects import check_all
-from tokpipe.build.store import Store
+from tokpipe.build.store import Store, write_by
 from tokpipe.build.tokenize_task import TOKENIZE, document_ends
 from tokpipe.errors import BuildError, CorpusError
-from tokpipe.shards import BIN_SUFFIX, IDX_SUFFIX, Manifest, ShardEntry, TokenizerEntry, dataset_id, write_manifest
+from tokpipe.shards import (
+    BIN_SUFFIX,
+    IDX_SUFFIX,
+    MANIFEST_NAME,
+    Manifest,
+    ShardEntry,
+    TokenizerEntry,
+    dataset_id,
+    write_manifest,
+)
 from tokpipe.tokenizer import Tokenizer
 
 
@@ -35,7 +44,7 @@ def finish_dataset(store: Store, plan: Plan) -> Manifest:
             f"{sum(total.rejects.values()):,} of them refused, the rest held out). Give a corpus with text."
         )
     manifest = make_manifest(store, plan, total)
-    write_manifest(store.local("."), manifest)
+    write_by(store, MANIFEST_NAME, lambda folder: write_manifest(folder, manifest))
     return manifest
 
 
@@ -84,22 +93,19 @@ def check_files(store: Store, receipts: Iterable[Receipt]) -> None:
     Raises:
         BuildError: naming the file and the receipt to delete.
     """
-    for receipt in receipts:
-        for shard in receipt.shards:
-            for suffix, num_bytes in ((BIN_SUFFIX, shard.bin_bytes), (IDX_SUFFIX, shard.idx_bytes)):
-                found = _num_bytes(store.local(shard.name + suffix))
-                if found != num_bytes:
-                    where = f"{store.out}/{receipt_name(receipt.stage, receipt.task)}"
-                    state = "is not there" if found < 0 else f"has {found:,} bytes"
-                    raise BuildError(
-                        f"{store.out}/{shard.name}{suffix}: {state}, but {where} promises {num_bytes:,} bytes. "
-                        f"Delete {where} and run the same command again; only that task is redone."
-                    )
-
-
-def _num_bytes(path: Path) -> int:
-    """Size of a file; -1 if it is not there."""
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return -1
+    expected = [
+        (receipt, shard.name + suffix, num_bytes)
+        for receipt in receipts
+        for shard in receipt.shards
+        for suffix, num_bytes in ((BIN_SUFFIX, shard.bin_bytes), (IDX_SUFFIX, shard.idx_bytes))
+    ]
+    with ThreadPoolExecutor(NUM_THREADS) as pool:
+        sizes = pool.map(store.num_bytes, [name for _, name, _ in expected])
+        for (receipt, name, num_bytes), found in zip(expected, sizes, strict=True):
+            if found != num_bytes:
+                where = f"{store.out}/{receipt_name(receipt.stage, receipt.task)}"
+                state = "is not there" if found < 0 else f"has {found:,} bytes"
+                raise BuildError(
+                    f"{store.out}/{name}: {state}, but {where} promises {num_bytes:,} bytes. "
+                    f"Delete {where} and run the same command again; only that task is redone."
+                )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tokpipe.build.config import PartitionConfig
-from tokpipe.build.store import Store
+from tokpipe.build.store import Store, write_by
 from tokpipe.errors import PartitionError
 from tokpipe.partition import PARTITION_NAME, plan_partition, save_partition
 
@@ -16,10 +16,9 @@ def lay_out(config: PartitionConfig, store: Store, *, seed: int) -> tuple[str, .
     """
     if not config.write or (store.exists(PARTITION_NAME) and not config.exact):
         return ()
-    folder = store.local(".")
     try:
         summary = plan_partition(
-            folder,
+            store.out,
             dp=config.dp,
             seq_len=config.seq_len,
             global_batch_size=config.global_batch_size,
@@ -30,7 +29,7 @@ def lay_out(config: PartitionConfig, store: Store, *, seed: int) -> tuple[str, .
         if config.exact:
             raise PartitionError(f"The dataset is finished, but not its partition: {error}") from error
         return (f"No partition was written: {error}.",)
-    save_partition(folder, summary)
+    write_by(store, PARTITION_NAME, lambda folder: save_partition(folder, summary))
     phase = summary.phase
     return (
         *(f"Partition: {notice}" for notice in summary.notices),

@@ -28,6 +28,7 @@ import xxhash
 
 from tokpipe.build.lock import hold_lock, is_held
 from tokpipe.errors import BuildError, MissingExtraError
+from tokpipe.urls import refuse_credentials
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +63,10 @@ class ObjectStore:
     """A prefix of an object store, as an output. Scratch and cache lie in the system's folder for temporary files."""
 
     def __init__(self, out: str) -> None:
+        try:
+            refuse_credentials(out)
+        except ValueError as error:
+            raise BuildError(str(error)) from error
         self.out = out.rstrip("/")
         name = hashlib.sha256(self.out.encode()).hexdigest()[:16]
         self.scratch = Path(tempfile.gettempdir()) / f"tokpipe-{name}"
@@ -127,9 +132,14 @@ class ObjectStore:
             self._fetch(name)
         else:
             prefix = "" if name in ("", ".") else f"{name.rstrip('/')}/"
-            for entry in self.filesystem.ls(self.key(name), detail=True):
-                if entry["type"] == "file":
-                    self._fetch(prefix + str(entry["name"]).rpartition("/")[2])
+            listing = self.filesystem.ls(self.key(name), detail=True)
+            inside = [prefix + str(entry["name"]).rpartition("/")[2] for entry in listing if entry["type"] == "file"]
+            for file in inside:
+                self._fetch(file)
+            # What an earlier output under the same URL had, and this one has not.
+            for path in (self.scratch / "cache" / name).iterdir():
+                if path.is_file() and not path.name.startswith(".") and prefix + path.name not in inside:
+                    path.unlink(missing_ok=True)
         return self.scratch / "cache" / name
 
     def _fetch(self, name: str) -> None:
@@ -168,7 +178,9 @@ class ObjectStore:
         return [str(folder / (stem + suffix)) for stem in dead for suffix in ("", ".lock") if (folder / (stem + suffix)).exists()]
 
     def remove_dead_attempts(self, label: str = "*") -> None:
-        """Remove those."""
+        """Remove those; without a label, as at the end of a build, this machine's cache as well."""
+        if label == "*":
+            shutil.rmtree(self.scratch / "cache", ignore_errors=True)
         for path in map(Path, self.dead_attempts(label)):
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -12,6 +13,8 @@ from tokpipe.errors import BuildError
 from tokpipe.shards import ShardEntry
 
 FOLDER = "build/receipts"
+NUM_THREADS = 16
+"""An object store answers after tens of milliseconds, however small the question: many are asked at once."""
 MAX_PLACES = 5
 """How many refused records a receipt names; the reject files name all."""
 
@@ -108,7 +111,9 @@ def read_pieces(store: Store, stage: str, task: int, plan: str) -> list[Receipt]
 
 def read_stage(store: Store, stage: str, num_tasks: int, plan: str) -> list[Receipt]:
     """Receipts of every task of a finished stage, in order."""
-    return [read_receipt(store, receipt_name(stage, task), plan) for task in range(num_tasks)]
+    names = [receipt_name(stage, task) for task in range(num_tasks)]
+    with ThreadPoolExecutor(NUM_THREADS) as pool:
+        return list(pool.map(lambda name: read_receipt(store, name, plan), names))
 
 
 def add_receipts(receipts: Iterable[Receipt], *, plan: str, stage: str, task: int) -> Receipt:

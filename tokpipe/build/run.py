@@ -93,7 +93,7 @@ def _finished(store: Store, plan: Plan) -> Manifest | None:
     """The manifest, if it is there and of this plan."""
     if not store.exists(MANIFEST_NAME):
         return None
-    manifest = read_manifest(store.local("."))
+    manifest = read_manifest(store.out)
     if manifest.settings.get("plan") != plan.hash:
         raise BuildError(
             f"{store.out}: its {MANIFEST_NAME} is of plan {manifest.settings.get('plan')}, its build folder of {plan.hash}. "

@@ -10,12 +10,14 @@ import contextlib
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
 from tokpipe.build.lock import hold_lock, is_held
+from tokpipe.build.object_store import ObjectStore
 from tokpipe.errors import BuildError
 from tokpipe.shards import fsync_folder, write_durably
 
@@ -46,6 +48,10 @@ class Store(Protocol):
 
     def exists(self, name: str) -> bool:
         """Whether a file is there."""
+        ...
+
+    def num_bytes(self, name: str) -> int:
+        """Size of a file; -1 if it is not there."""
         ...
 
     def read(self, name: str) -> bytes:
@@ -103,6 +109,13 @@ class LocalStore:
     def exists(self, name: str) -> bool:
         """Whether a file is there."""
         return (self.root / name).exists()
+
+    def num_bytes(self, name: str) -> int:
+        """Size of a file; -1 if it is not there."""
+        try:
+            return (self.root / name).stat().st_size
+        except FileNotFoundError:
+            return -1
 
     def read(self, name: str) -> bytes:
         """A small file's bytes."""
@@ -202,14 +215,22 @@ class LocalAttempt:
         return name
 
 
+def write_by(store: Store, name: str, write: Callable[[Path], object]) -> None:
+    """Publish the small file `name` that `write(folder)` leaves in a folder, whatever the store."""
+    with tempfile.TemporaryDirectory(prefix="tokpipe-") as folder:
+        write(Path(folder))
+        store.write(name, (Path(folder) / name).read_bytes())
+
+
 def open_store(out: str) -> Store:
-    """The store for an output: a folder.
+    """The store for an output: a folder, or a prefix of an object store for a URL.
 
     Raises:
-        BuildError: if `out` is a file, or a URL of a kind that cannot be written.
+        BuildError: if `out` is a file, or a URL that holds credentials.
     """
-    if "://" in out:
-        raise BuildError(f"{out}: only folders can be written to. Give a local path as --out.")
-    if Path(out).exists() and not Path(out).is_dir():
+    local = out.removeprefix("file://")
+    if "://" in local:
+        return ObjectStore(out)
+    if Path(local).exists() and not Path(local).is_dir():
         raise BuildError(f"{out}: is a file, expected a folder or a path that does not exist yet. Give another --out.")
-    return LocalStore(out)
+    return LocalStore(local)

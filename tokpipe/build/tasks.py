@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from tokpipe.build.count_task import COUNT, CountTasks, MergeTasks, count_stages
 from tokpipe.build.plan import Plan, read_plan
@@ -22,8 +23,8 @@ def stages(plan: Plan) -> list[str]:
 
 
 def task_spec(out: str, stage: str) -> TaskSpec:
-    """What an engine needs to run a stage."""
-    return TaskSpec(OPENER, out, stage)
+    """What an engine needs to run a stage, in processes that may have another working folder."""
+    return TaskSpec(OPENER, out if "://" in out else str(Path(out).absolute()), stage)
 
 
 def open_tasks(out: str, stage: str) -> StageTasks:

@@ -11,10 +11,8 @@ import click
 
 from tokpipe.build import BuildConfig, PartitionConfig
 from tokpipe.corpus import CorpusConfig
-from tokpipe.engine.base import Engine, ProgressSink
-from tokpipe.engine.local import LocalConfig
+from tokpipe.engine.base import ProgressSink
 from tokpipe.engine.progress import NoProgress, open_progress
-from tokpipe.engine.select import ENGINES, EngineConfig, open_engine
 from tokpipe.tokenizer import TrainConfig
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -59,8 +57,6 @@ OUTPUT_OPTIONS = [
     click.option("--seed", type=int, default=0, show_default=True, help="Of the partition's order."),
 ]
 RUN_OPTIONS = [
-    click.option("--engine", type=click.Choice(ENGINES), default="local", show_default=True, help="What runs the tasks."),
-    click.option("--workers", type=int, default=0, show_default="one per core", help="Processes of the local engine."),
     click.option("--dry-run", is_flag=True, help="Only say what would be read, made and needed."),
     click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout."),
 ]
@@ -147,18 +143,6 @@ def _train_config(options: dict[str, Any]) -> TrainConfig:
 def _partition_config(options: dict[str, Any]) -> PartitionConfig:
     given = {name: options[name] for name in ("dp", "seq_len", "global_batch_size") if options.get(name) is not None}
     return PartitionConfig(write=options.get("partition", True), exact=bool(given), **given)
-
-
-def engine_of(options: dict[str, Any]) -> Engine:
-    """Options to an engine.
-
-    Raises:
-        click.UsageError: for a value that the engine refuses.
-    """
-    try:
-        return open_engine(EngineConfig(name=options["engine"], local=LocalConfig(workers=options["workers"])))
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
 
 
 def progress_of(options: dict[str, Any]) -> ProgressSink:

@@ -8,13 +8,14 @@ import click
 
 from tokpipe.cli.build import run
 from tokpipe.cli.build_options import CORPUS_OPTIONS, OUTPUT_OPTIONS, RUN_OPTIONS, with_options
+from tokpipe.cli.engine_options import ENGINE_OPTIONS, TASK_WORKER_OPTION
 
 
 @click.command()
 @click.argument("corpus")
 @click.option("--tokenizer", required=True, help="A SentencePiece .model, or a folder with a tokenizer.model.")
-@click.option("--out", required=True, help="Folder of the dataset.")
-@with_options(CORPUS_OPTIONS, OUTPUT_OPTIONS, RUN_OPTIONS)
+@click.option("--out", required=True, help="Folder or URL of the dataset.")
+@with_options(CORPUS_OPTIONS, OUTPUT_OPTIONS, ENGINE_OPTIONS, TASK_WORKER_OPTION, RUN_OPTIONS)
 def tokenize(**options: Any) -> None:
     """Like build, with an existing tokenizer and no partition.
 

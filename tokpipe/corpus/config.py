@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tokpipe.urls import refuse_credentials
+
 TEXT_DOCUMENTS = ("file", "line", "blank-line")
 
 
@@ -29,6 +31,7 @@ class CorpusConfig:
     def __post_init__(self) -> None:
         if not self.corpus:
             raise ValueError("corpus must name a folder, a file, a URL or hf:NAME, got an empty string")
+        refuse_credentials(self.corpus)
         if self.text_documents not in TEXT_DOCUMENTS:
             raise ValueError(f"text_documents must be one of {', '.join(TEXT_DOCUMENTS)}, got {self.text_documents!r}")
         if self.split_bytes < 1:

@@ -24,6 +24,7 @@ class FileProgress:
             max(0, total.documents - self._seen.documents),
             max(0, total.tokens - self._seen.tokens),
             max(0, total.text_bytes - self._seen.text_bytes),
+            max(0, total.decoded_bytes - self._seen.decoded_bytes),
         )
         self._seen += added
         return added

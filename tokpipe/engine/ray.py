@@ -7,13 +7,17 @@ is booked like any other failure, and the task is submitted again.
 from __future__ import annotations
 
 import logging
+import secrets
 import socket
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tokpipe.engine.attempts import Attempts
 from tokpipe.engine.base import Counters, ProgressSink, Tasks, TaskSpec
+from tokpipe.engine.interrupts import sigterm_as_interrupt
 from tokpipe.engine.worker import describe
 from tokpipe.errors import BuildInterruptedError, EngineError, MissingExtraError
 
@@ -57,10 +61,12 @@ class RayEngine:
         absent = set(missing)
         done = sum(tasks.size(index) for index in range(len(tasks)) if index not in absent)
         progress.start(spec.stage, sum(map(tasks.size, range(len(tasks)))), done)
+        submit = partial(ray.remote(num_cpus=1, max_retries=0)(run_one).remote, secrets.token_hex(8), spec)
         try:
-            while runnable := attempts.runnable(missing):
-                self._run_all(ray, spec, tasks, runnable, attempts, progress)
-                missing = tasks.missing()
+            with sigterm_as_interrupt():
+                while runnable := attempts.runnable(missing):
+                    self._run_all(ray, submit, tasks, runnable, attempts, progress)
+                    missing = tasks.missing()
         except KeyboardInterrupt:
             raise BuildInterruptedError("Interrupted. Finished tasks are kept: run the same command again to go on.") from None
         finally:
@@ -68,10 +74,9 @@ class RayEngine:
         attempts.raise_if_given_up(tasks, missing)
 
     def _run_all(
-        self, ray: Any, spec: TaskSpec, tasks: Tasks, indices: list[int], attempts: Attempts, progress: ProgressSink
+        self, ray: Any, submit: Callable[[int], Any], tasks: Tasks, indices: list[int], attempts: Attempts, progress: ProgressSink
     ) -> None:
         """One pass over `indices` with a bounded number in flight; failures go back into the queue."""
-        remote = ray.remote(num_cpus=1, max_retries=0)(run_one)
         waiting = deque(indices)
         flying: dict[Any, int] = {}
         try:
@@ -79,7 +84,7 @@ class RayEngine:
                 window = self.config.window or 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
                 while waiting and len(flying) < window:
                     index = waiting.popleft()
-                    flying[remote.remote(spec, index)] = index
+                    flying[submit(index)] = index
                 ready, _ = ray.wait(list(flying), num_returns=1, timeout=5.0)
                 for reference in ready:
                     index = flying.pop(reference)
@@ -156,11 +161,11 @@ def collect(ray: Any, reference: Any, progress: ProgressSink) -> str:
     return str(failure)
 
 
-# Task lists opened by this worker process: a tokenizer's table stays warm from one task to the next.
-_opened: dict[TaskSpec, Tasks] = {}
+# The task list that this worker process has opened, and for which run: a tokenizer's table stays warm from task to task.
+_opened: dict[str, Tasks] = {}
 
 
-def run_one(spec: TaskSpec, index: int) -> tuple[Counters, str]:
+def run_one(run_id: str, spec: TaskSpec, index: int) -> tuple[Counters, str]:
     """Runs inside a Ray worker. Returns the counters and, if the task raised, the reason."""
     total = Counters()
 
@@ -169,9 +174,10 @@ def run_one(spec: TaskSpec, index: int) -> tuple[Counters, str]:
         total += counters
 
     try:
-        if spec not in _opened:
-            _opened[spec] = spec.open()
-        _opened[spec].run(index, add)
+        if run_id not in _opened:
+            _opened.clear()  # frees the last stage's tables before the next one's are made
+            _opened[run_id] = spec.open()
+        _opened[run_id].run(index, add)
     except Exception as error:
         return total, describe(error)
     return total, ""

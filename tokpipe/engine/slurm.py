@@ -18,6 +18,8 @@ from pathlib import Path
 
 from tokpipe.engine.attempts import Attempts
 from tokpipe.engine.base import ProgressSink, Tasks, TaskSpec
+from tokpipe.engine.interrupts import sigterm_as_interrupt
+from tokpipe.engine.local import ONE_THREAD
 from tokpipe.engine.progress_files import FileProgress, read_failures
 from tokpipe.engine.worker import Job
 from tokpipe.errors import BuildInterruptedError, EngineError
@@ -81,10 +83,11 @@ class SlurmEngine:
         missing = tasks.missing()
         progress.start(spec.stage, sum(map(tasks.size, range(len(tasks)))), done_bytes(tasks, missing))
         try:
-            while runnable := attempts.runnable(missing):
-                folder = self._run_array(spec, tuple(runnable), progress)
-                missing = tasks.missing()
-                self._book_failures(tasks, attempts, sorted(set(runnable) & set(missing)), folder)
+            with sigterm_as_interrupt():
+                while runnable := attempts.runnable(missing):
+                    folder = self._run_array(spec, tuple(runnable), progress)
+                    missing = tasks.missing()
+                    self._book_failures(tasks, attempts, sorted(set(runnable) & set(missing)), folder)
         finally:
             progress.finish()
         attempts.raise_if_given_up(tasks, missing)
@@ -154,8 +157,9 @@ def sbatch_script(config: SlurmConfig, stage: str, folder: Path, num_elements: i
     lines += [f"--partition={config.partition}"] if config.partition else []
     lines += [f"--account={config.account}"] if config.account else []
     header = "\n".join(f"#SBATCH {line}" for line in [*lines, *config.extra])
+    threads = "".join(f"export {name}={value}\n" for name, value in ONE_THREAD.items())
     command = f'exec {shlex.quote(sys.executable)} -m tokpipe.engine.worker {shlex.quote(str(folder))} "$SLURM_ARRAY_TASK_ID"'
-    return f"#!/bin/sh\n{header}\n{command}\n"
+    return f"#!/bin/sh\n{header}\n{threads}{command}\n"
 
 
 def new_folder(work_dir: Path, stage: str) -> Path:

@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO, Protocol, cast
 
 from tokpipe.errors import DatasetError, MissingExtraError
+from tokpipe.urls import refuse_credentials
 
 REMOTE_BLOCK_BYTES = 16 << 20
 """Read at once from an object store, whose every request costs tens of milliseconds."""
@@ -75,6 +76,10 @@ class RemoteFiles:
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
+        try:
+            refuse_credentials(url)
+        except ValueError as error:
+            raise DatasetError(str(error)) from error
         # Imported here: opening a local dataset must not pay for it.
         import fsspec
 
