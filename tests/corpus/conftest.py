@@ -14,7 +14,18 @@ import pyarrow.ipc
 import pyarrow.parquet as pq
 import pytest
 
-from tokpipe.corpus import BEGINNING, CorpusConfig, RejectLog, plan_splits, read_inventory, read_split
+from tokpipe.corpus import (
+    BEGINNING,
+    CorpusConfig,
+    RejectLog,
+    batches,
+    csv_rows,
+    plan_splits,
+    read_inventory,
+    read_split,
+    record_blocks,
+    tables,
+)
 
 COMPRESS = {
     "gz": gzip.compress,
@@ -107,3 +118,13 @@ def compress():
 @pytest.fixture
 def batch_checker():
     return check_batch
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Blocks and batches so small that every file has many."""
+    monkeypatch.setattr(batches, "BATCH_BYTES", 700)
+    monkeypatch.setattr(tables, "BATCH_BYTES", 700)
+    monkeypatch.setattr(csv_rows, "BATCH_BYTES", 1500)
+    monkeypatch.setattr(record_blocks, "BLOCK_BYTES", 600)
+    monkeypatch.setattr(record_blocks, "_LOOK_PAST_BYTES", 32)
