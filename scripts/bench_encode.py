@@ -3,8 +3,8 @@
     python scripts/bench_encode.py CORPUS [--model FOLDER] [--megabytes 100] [--repeats 5] [--json FILE]
 
 CORPUS is a folder of `*.jsonl.zst` with a `text` column. Without --model, the default tokenizer is trained on it once and kept in
-demo/bench. Speeds are medians of CPU time, which on one core is the time itself; "later" is a second pass over the same text by the same object, "warm" the first pass of a fresh
-process that has the frequent units of training at hand. Slow peers see a fifth of the text.
+demo/bench. Speeds are medians of CPU time, which on one core is the time itself. "later" is a second pass over the same text by
+the same object, "warm start" the first pass with the frequent units of training at hand. Slow peers see a fifth of the text.
 """
 
 from __future__ import annotations
