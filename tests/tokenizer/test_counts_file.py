@@ -48,15 +48,23 @@ def test_any_parquet_reader_can_open_it(tmp_path):
     assert table.to_pydict() == {"word": ["a", "b"], "source": [0, 0], "count": [1, 2]}
 
 
-def test_how_rows_arrive_changes_no_byte(tmp_path, monkeypatch):
-    monkeypatch.setattr("tokpipe.tokenizer.counts_file.ROWS_PER_GROUP", 4)
-    whole = block([f"{i:02d}" for i in range(11)])
-    for name, edges in (("one", [0, 11]), ("many", [0, 3, 4, 9, 10, 11])):
+@pytest.mark.parametrize(
+    ("group", "num_rows", "edges"),
+    [
+        (4, 11, [3, 4, 9, 10]),  # groups that end inside, at and after what arrives
+        (65_536, 70_000, [1, 1_000, 33_333]),  # pages inside a group, which Arrow would end where a chunk does
+    ],
+)
+def test_how_rows_arrive_changes_no_byte(tmp_path, monkeypatch, group, num_rows, edges):
+    monkeypatch.setattr("tokpipe.tokenizer.counts_file.ROWS_PER_GROUP", group)
+    # Long words that share no beginning, so that a large group takes several pages.
+    whole = block([f"{i % 10}{i:05d}" + "x" * 50 for i in range(num_rows)])
+    for name, cuts in (("one", []), ("many", edges)):
         with CountsWriter(tmp_path / name, INFO) as writer:
-            for start, stop in pairwise(edges):
+            for start, stop in pairwise([0, *cuts, num_rows]):
                 writer.write(whole.slice(start, stop))
     assert (tmp_path / "one").read_bytes() == (tmp_path / "many").read_bytes()
-    assert pq.ParquetFile(tmp_path / "one").metadata.num_row_groups == 3
+    assert pq.ParquetFile(tmp_path / "one").metadata.num_row_groups == -(-num_rows // group)
 
 
 def test_an_error_leaves_no_file(tmp_path):

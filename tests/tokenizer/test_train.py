@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,6 +52,32 @@ def test_counts_and_text_give_the_same_pieces(tmp_path, text_maker_session, norm
         "a\rb",
     ]
     config = TrainConfig(vocab_size=900, normalization=normalization, merge_punctuation=merge_punctuation, **PLAIN)
+    counted, raw = train_both(texts, config, tmp_path)
+    assert pieces_of(counted) == pieces_of(raw)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_counts_and_text_give_the_same_pieces_on_random_characters(tmp_path, seed):
+    rng = random.Random(seed)
+    codes = [
+        *range(0x100),
+        *range(0x0900, 0x0980),
+        0x200C,
+        0x200D,
+        0x2028,
+        0x2580,
+        0x2581,
+        0x3000,
+        0xE000,
+        0xFEFF,
+        0xFFFD,
+        0xFFFF,
+    ]
+    # SentencePiece strips carriage returns that end a line; reading a corpus leaves none.
+    alphabet = [chr(code) for code in [*codes, 0x1F600, 0x10FFFF] if chr(code) not in "\r\t"]
+    alphabet += [" "] * 60 + ["\n"] * 10 + ["a", "b", "ab"] * 10
+    texts = ["".join(rng.choices(alphabet, k=rng.randint(0, 400))) for _ in range(300)]
+    config = TrainConfig(vocab_size=1500, normalization=("hindi", "identity")[seed], merge_punctuation=seed == 1, **PLAIN)
     counted, raw = train_both(texts, config, tmp_path)
     assert pieces_of(counted) == pieces_of(raw)
 
