@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
+from typing import Any
+
 import click
 
 from tokpipe.errors import PartitionError
+from tokpipe.partition import PARTITION_NAME
+from tokpipe.shards import open_files
 
 
 def parse_weights(text: str) -> dict[str, float] | None:
@@ -38,6 +44,27 @@ def parse_ranks(text: str) -> list[int]:
             raise PartitionError(f"--rank must be a number or a range like 0-7, got {text!r}")
         ranks += range(int(first), int(last if dash else first) + 1)
     return sorted(set(ranks))
+
+
+def complete_layout(data: str | os.PathLike[str], given: dict[str, Any], weights: dict[str, float] | None) -> dict[str, Any]:
+    """What was given on the command line, and the rest from the dataset's `partition.json`, or else from the defaults.
+
+    Raises:
+        PartitionError: if something is missing in all of them.
+    """
+    files = open_files(data)
+    saved: dict[str, Any] = {"dp": 1, "seed": 0, "order": "blocks", "seq_len": None, "global_batch_size": None}
+    if files.size(PARTITION_NAME) is not None:
+        with files.open(PARTITION_NAME) as file:
+            record = json.loads(file.read())
+        saved = {"dp": record["dp_world_size"], "seed": record["seed"], "order": record["order"], **record["phase"]}
+        del saved["start"]
+    chosen = {name: value for name, value in (given | {"weights": weights}).items() if value is not None}
+    layout = {"weights": None} | saved | chosen
+    missing = [f"--{name.replace('_', '-')}" for name, value in layout.items() if value is None and name != "weights"]
+    if missing:
+        raise PartitionError(f"{data}: has no {PARTITION_NAME}, so give {' and '.join(missing)}")
+    return layout
 
 
 weights_option = click.option(

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import click
 
-from tokpipe.cli.layout_options import order_option, parse_weights, seed_option, weights_option
-from tokpipe.errors import PartitionError
-from tokpipe.partition import PARTITION_NAME
+from tokpipe.cli.layout_options import complete_layout, order_option, parse_weights, seed_option, weights_option
 from tokpipe.shards import read_manifest
 
 
@@ -36,7 +33,7 @@ def sample(data: Path, step: int, rank: int, limit: int, held_out: bool, weights
     from tokpipe.dataset import TokenDataset, sample_pieces
     from tokpipe.tokenizer import Tokenizer
 
-    layout = _layout(data, layout, parse_weights(weights))
+    layout = complete_layout(data, layout, parse_weights(weights))
     dp = layout.pop("dp")
     dataset = TokenDataset(data, dp_rank=rank, dp_world_size=dp, held_out=held_out, **layout)
     per_rank = dataset.samples_per_rank(step)
@@ -53,19 +50,3 @@ def sample(data: Path, step: int, rank: int, limit: int, held_out: bool, weights
             verb = "begins" if piece.starts_document else "goes on"
             click.echo(f"--- document {piece.document:,} of {piece.source} {verb} ({piece.shard}, {len(piece.ids):,} tokens)")
             click.echo(tokenizer.decode(piece.ids.tolist()))
-
-
-def _layout(data: Path, given: dict[str, Any], weights: dict[str, float] | None) -> dict[str, Any]:
-    """What was given on the command line, and the rest from `partition.json`, or else from the defaults."""
-    path = data / PARTITION_NAME
-    saved: dict[str, Any] = {"dp": 1, "seed": 0, "order": "blocks", "seq_len": None, "global_batch_size": None}
-    if path.exists():
-        record = json.loads(path.read_text(encoding="utf-8"))
-        saved = {"dp": record["dp_world_size"], "seed": record["seed"], "order": record["order"], **record["phase"]}
-        del saved["start"]
-    chosen = {name: value for name, value in (given | {"weights": weights}).items() if value is not None}
-    layout = {"weights": None} | saved | chosen
-    missing = [f"--{name.replace('_', '-')}" for name, value in layout.items() if value is None and name != "weights"]
-    if missing:
-        raise PartitionError(f"{data}: has no {PARTITION_NAME}, so give {' and '.join(missing)}")
-    return layout

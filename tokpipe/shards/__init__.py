@@ -1,6 +1,7 @@
 """Ids to disk: the on-disk contract."""
 
 from tokpipe.shards.durable import fsync_folder, side_path, write_durably
+from tokpipe.shards.folder import DatasetFiles, open_files
 from tokpipe.shards.format import (
     BIN_SUFFIX,
     IDX_SUFFIX,
@@ -33,6 +34,7 @@ __all__ = [
     "MANIFEST_NAME",
     "MANIFEST_VERSION",
     "SIDE_SUFFIX",
+    "DatasetFiles",
     "Manifest",
     "Problem",
     "Shard",
@@ -50,6 +52,7 @@ __all__ = [
     "dtype_for_vocab",
     "fsync_folder",
     "idx_num_bytes",
+    "open_files",
     "read_document",
     "read_manifest",
     "side_path",
