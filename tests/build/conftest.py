@@ -95,9 +95,9 @@ def model(tmp_path_factory, documents) -> Path:
 
 @pytest.fixture
 def config(corpus, tmp_path) -> BuildConfig:
-    """Trains; splits of 8 kB; a twentieth held out."""
+    """Trains; splits of 20 kB; a twentieth held out."""
     return BuildConfig(
-        corpus=CorpusConfig(corpus=str(corpus), split_bytes=8_000),
+        corpus=CorpusConfig(corpus=str(corpus), split_bytes=20_000),
         out=str(tmp_path / "data"),
         train=TRAIN,
         validation=0.05,

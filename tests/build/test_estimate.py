@@ -26,7 +26,7 @@ def test_estimate_is_near_what_is_built(given, inline, corpus):
     assert estimate.documents == pytest.approx(1200, rel=0.3)
     assert estimate.disk_bytes == pytest.approx(num_bytes, rel=0.4)
     assert estimate.seconds > 0 and estimate.fits
-    assert estimate.sources["en"][0] == 2 and estimate.ignored == ("notes.pdf",)
+    assert estimate.sources["en"][0] == 2 and estimate.examples["en"] == "en/a.jsonl" and estimate.ignored == ("notes.pdf",)
 
 
 def test_estimate_without_a_tokenizer_says_what_it_assumes(config):

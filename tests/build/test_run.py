@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import random
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from tokpipe.build.tokenize_task import TOKENIZE
 from tokpipe.engine.local import LocalConfig, LocalEngine
 from tokpipe.errors import (
     BuildError,
+    BuildInterruptedError,
     CorpusError,
     DiskSpaceError,
     OutputLockedError,
@@ -220,13 +222,37 @@ def test_a_corpus_too_small_for_any_partition_is_still_built(given, inline, tmp_
     assert report.sources[0].documents == 1
 
 
-def test_a_corpus_without_a_document_is_an_error(given, inline, tmp_path):
+def test_a_corpus_without_a_document_is_an_error(given, config, inline, tmp_path):
     folder = tmp_path / "blank"
     folder.mkdir()
     (folder / "a.jsonl").write_text("\n\n\n")
-    config = replace(given, corpus=replace(given.corpus, corpus=str(folder)))
-    with pytest.raises(CorpusError, match="holds no document to train on"):
-        build(config, engine=inline)
+    for asked in (replace(given, out=given.out + "2"), config):
+        with pytest.raises(CorpusError, match=r"holds no document \(0 records, 0 of them refused; 3 blank lines\)"):
+            build(replace(asked, corpus=replace(asked.corpus, corpus=str(folder))), engine=inline)
+
+
+def test_a_corpus_that_is_held_out_whole_is_an_error(given, inline, tmp_path):
+    folder = tmp_path / "one"
+    folder.mkdir()
+    (folder / "a.jsonl").write_text('{"text": "a"}\n')
+    with pytest.raises(CorpusError, match="all of its 1 documents are held out"):
+        build(replace(given, corpus=replace(given.corpus, corpus=str(folder)), validation=0.9999), engine=inline)
+
+
+def test_ctrl_c_between_stages_says_how_to_go_on(given, inline, monkeypatch):
+    def interrupt(*unused):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tokpipe.build.run.finish_dataset", interrupt)
+    with pytest.raises(BuildInterruptedError, match="The same command goes on"):
+        build(given, engine=inline)
+
+
+def test_what_is_read_and_what_is_not_is_logged(given, inline, caplog):
+    caplog.set_level(logging.INFO)
+    build(given, engine=inline)
+    assert "4 files, " in caplog.text and "sources en, hi, mix" in caplog.text
+    assert "ignored because of their names: 1 (notes.pdf)" in caplog.text
 
 
 def test_a_disk_that_is_too_small_is_refused_before_anything_is_written(given, inline, monkeypatch):

@@ -51,6 +51,8 @@ class Estimate:
 
     sources: dict[str, tuple[int, int]]
     """source -> (files, bytes on disk)."""
+    examples: dict[str, str]
+    """source -> its first file, so that one sees which files became which source."""
     num_splits: int
     ignored: tuple[str, ...]
     documents: int
@@ -71,7 +73,10 @@ class Estimate:
     def describe(self) -> str:
         """A table of sources and the totals, for people."""
         width = max(len(name) for name in self.sources)
-        lines = [f"{name:<{width}}  {files:>9,} files  {human_bytes(size):>9}" for name, (files, size) in self.sources.items()]
+        lines = [
+            f"{name:<{width}}  {files:>9,} files  {human_bytes(size):>9}  {self.examples[name]}{', ...' if files > 1 else ''}"
+            for name, (files, size) in self.sources.items()
+        ]
         if self.ignored:
             shown = ", ".join(self.ignored[:5]) + (", ..." if len(self.ignored) > 5 else "")
             lines.append(f"Ignored, for their names say nothing that can be read: {len(self.ignored):,} files ({shown})")
@@ -119,6 +124,7 @@ def estimate_plan(config: BuildConfig, inventory: Inventory, splits: Splits, sto
     assumed = f"Assumed: {TOKENS_PER_WORD} tokens a word, and that encoding takes as long as counting."
     return Estimate(
         sources=sizes,
+        examples=_first_files(inventory),
         num_splits=len(splits),
         ignored=inventory.ignored,
         documents=total.documents,
@@ -186,6 +192,12 @@ def _source_sizes(inventory: Inventory) -> dict[str, tuple[int, int]]:
     sums = table.group_by("source").aggregate([("num_bytes", "count"), ("num_bytes", "sum")]).sort_by("source").to_pydict()
     rows = zip(sums["source"], sums["num_bytes_count"], sums["num_bytes_sum"], strict=True)
     return {str(name): (int(count), int(size)) for name, count, size in rows}
+
+
+def _first_files(inventory: Inventory) -> dict[str, str]:
+    table = pa.table({"source": inventory.table["source"].cast(pa.string()), "path": inventory.table["path"]})
+    firsts = table.group_by("source").aggregate([("path", "min")]).to_pydict()
+    return dict(zip(firsts["source"], firsts["path_min"], strict=True))
 
 
 def check_disk(config: BuildConfig, inventory: Inventory, splits: Splits, store: Store, *, share_left: float) -> None:

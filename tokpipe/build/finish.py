@@ -31,21 +31,35 @@ def finish_dataset(store: Store, plan: Plan) -> Manifest:
 
     Raises:
         TooManyRejectsError: if more records were refused than allowed.
-        CorpusError: if no document is left.
+        CorpusError: if there is no document, or none that is not held out.
         BuildError: if a file that a receipt names is not there.
     """
     receipts = read_stage(store, TOKENIZE, plan.num_splits, plan.hash)
     check_all(receipts, plan.max_rejects)
     check_files(store, receipts)
     total = add_receipts(receipts, plan=plan.hash, stage=TOKENIZE, task=0)
-    if not any(not shard.held_out for shard in total.shards):
+    check_documents(total, plan)
+    if all(shard.held_out for shard in total.shards):
         raise CorpusError(
-            f"{plan.settings['corpus']['corpus']}: holds no document to train on ({total.num_records:,} records, "
-            f"{sum(total.rejects.values()):,} of them refused, the rest held out). Give a corpus with text."
+            f"{plan.settings['corpus']['corpus']}: all of its {total.num_documents:,} documents are held out. "
+            "Lower --validation, in another --out."
         )
     manifest = make_manifest(store, plan, total)
     write_by(store, MANIFEST_NAME, lambda folder: write_manifest(folder, manifest))
     return manifest
+
+
+def check_documents(total: Receipt, plan: Plan) -> None:
+    """Refuse a corpus without a single document.
+
+    Raises:
+        CorpusError: if so.
+    """
+    if not total.num_documents:
+        raise CorpusError(
+            f"{plan.settings['corpus']['corpus']}: holds no document ({total.num_records:,} records, "
+            f"{sum(total.rejects.values()):,} of them refused; {total.blank:,} blank lines). Give a corpus with text."
+        )
 
 
 def make_manifest(store: Store, plan: Plan, total: Receipt) -> Manifest:

@@ -9,10 +9,10 @@ from dataclasses import replace
 from tokpipe.build.config import BuildConfig
 from tokpipe.build.count_task import COUNT
 from tokpipe.build.estimate import check_disk
-from tokpipe.build.finish import finish_dataset
+from tokpipe.build.finish import check_documents, finish_dataset
 from tokpipe.build.layout import lay_out
 from tokpipe.build.plan import Plan, make_plan, read_splits, split_sizes
-from tokpipe.build.receipts import finished_tasks, read_stage
+from tokpipe.build.receipts import add_receipts, finished_tasks, read_stage
 from tokpipe.build.rejects import check_all
 from tokpipe.build.report import REPORT, BuildReport, source_reports
 from tokpipe.build.store import Store, open_store
@@ -21,13 +21,14 @@ from tokpipe.build.tokenize_task import TOKENIZE
 from tokpipe.corpus import Inventory
 from tokpipe.engine.base import Engine, ProgressSink
 from tokpipe.engine.local import LocalEngine
-from tokpipe.engine.progress import NoProgress
-from tokpipe.errors import BuildError
+from tokpipe.engine.progress import NoProgress, human_bytes
+from tokpipe.errors import BuildError, BuildInterruptedError
 from tokpipe.shards import MANIFEST_NAME, Manifest, read_manifest
 
 log = logging.getLogger(__name__)
 
 MAX_IGNORED = 5
+MAX_SOURCES = 20
 
 
 def plan_build(config: BuildConfig) -> Plan:
@@ -72,6 +73,8 @@ def build(config: BuildConfig, *, engine: Engine | None = None, progress: Progre
             if not already or not store.exists(REPORT):
                 store.write(REPORT, (report.describe() + "\n").encode())
             return report
+    except KeyboardInterrupt:
+        raise BuildInterruptedError(f"Stopped; what is done stays done. The same command goes on, --out {config.out}.") from None
     finally:
         if engine is None:
             own_engine.close()
@@ -105,15 +108,31 @@ def _finished(store: Store, plan: Plan) -> Manifest | None:
 def _run_stages(config: BuildConfig, plan: Plan, store: Store, engine: Engine, progress: ProgressSink) -> None:
     splits = read_splits(store, plan)
     sizes = split_sizes(splits)
-    left = [size for index, size in enumerate(sizes) if index not in finished_tasks(store, TOKENIZE)] if sizes else []
+    done = finished_tasks(store, TOKENIZE)
+    left = sum(size for index, size in enumerate(sizes) if index not in done)
     inventory = Inventory.read(store.local(plan.inventory))
-    check_disk(config, inventory, splits, store, share_left=sum(left) / max(1, sum(sizes)))
+    log.info("%s", _overview(plan, inventory))
+    check_disk(config, inventory, splits, store, share_left=left / max(1, sum(sizes)))
     for stage in stages(plan):
         if open_tasks(config.out, stage).missing():
             log.debug("stage %s", stage)
             engine.run(task_spec(config.out, stage), progress)
         if stage == COUNT:
-            check_all(read_stage(store, COUNT, len(plan.counted), plan.hash), plan.max_rejects)
+            receipts = read_stage(store, COUNT, len(plan.counted), plan.hash)
+            check_all(receipts, plan.max_rejects)
+            check_documents(add_receipts(receipts, plan=plan.hash, stage=COUNT, task=0), plan)
+
+
+def _overview(plan: Plan, inventory: Inventory) -> str:
+    """What is about to be read, and what is not."""
+    ignored = inventory.ignored_table.slice(0, MAX_IGNORED).to_pylist()
+    text = f"{plan.num_files:,} files, {human_bytes(plan.num_bytes)}, sources {', '.join(plan.sources[:MAX_SOURCES])}"
+    text += f" and {len(plan.sources) - MAX_SOURCES:,} more" if len(plan.sources) > MAX_SOURCES else ""
+    text += f", in {plan.num_splits:,} splits"
+    if plan.num_ignored:
+        more = ", ..." if plan.num_ignored > len(ignored) else ""
+        text += f"; ignored because of their names: {plan.num_ignored:,} ({', '.join(ignored)}{more})"
+    return text
 
 
 def _report(
