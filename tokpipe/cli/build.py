@@ -20,9 +20,9 @@ from tokpipe.cli.build_options import (
     TRAIN_OPTIONS,
     build_config,
     progress_of,
-    with_options,
 )
 from tokpipe.cli.engine_options import ENGINE_OPTIONS, TASK_WORKER_OPTION, engine_of, place_of
+from tokpipe.cli.option_groups import with_options
 from tokpipe.engine.local import LocalConfig
 
 

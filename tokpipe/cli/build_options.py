@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -14,8 +13,6 @@ from tokpipe.corpus import CorpusConfig
 from tokpipe.engine.base import ProgressSink
 from tokpipe.engine.progress import NoProgress, open_progress
 from tokpipe.tokenizer import TrainConfig
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
 
@@ -76,17 +73,6 @@ PARTITION_OPTIONS = [
     click.option("--seq-len", type=int, help="Tokens a sample is trained on.  [default: 2048, or what works]"),
     click.option("--global-batch-size", type=int, help="Samples a step.  [default: 2048, or what works]"),
 ]
-
-
-def with_options(*groups: list[Callable[[F], F]]) -> Callable[[F], F]:
-    """Decorate a command with groups of options, in the order given."""
-
-    def decorate(function: F) -> F:
-        for option in reversed([option for group in groups for option in group]):
-            function = option(function)
-        return function
-
-    return decorate
 
 
 def build_config(options: dict[str, Any]) -> BuildConfig:

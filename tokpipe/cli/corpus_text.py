@@ -13,7 +13,8 @@ import click
 import pyarrow as pa
 
 from tokpipe.build.held_out import held_out_mask
-from tokpipe.cli.build_options import CORPUS_OPTIONS, with_options
+from tokpipe.cli.build_options import CORPUS_OPTIONS
+from tokpipe.cli.option_groups import with_options
 from tokpipe.corpus import CorpusConfig, RejectLog, plan_splits, read_inventory, read_row_groups, read_split
 from tokpipe.tokenizer import CountsInfo, WordCounter, document_hashes, merge_counts
 

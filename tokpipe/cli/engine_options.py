@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokpipe.build.task_worker import WorkerPlace
 from tokpipe.engine.base import Engine
 from tokpipe.engine.local import LocalConfig
 from tokpipe.engine.ray import RayConfig
 from tokpipe.engine.select import ENGINES, EngineConfig, open_engine
 from tokpipe.engine.slurm import SlurmConfig
+
+if TYPE_CHECKING:
+    from tokpipe.build.task_worker import WorkerPlace
 
 ENGINE_OPTIONS = [
     click.option("--engine", type=click.Choice(ENGINES), default="local", show_default=True, help="What runs the tasks."),
@@ -34,7 +36,7 @@ TASK_WORKER_OPTION = [
 SRUN_VARIABLES = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_JOB_ID", "SLURM_STEP_ID")
 
 
-def engine_of(options: dict[str, Any], out: str) -> Engine:
+def engine_of(options: dict[str, Any], out: str = "") -> Engine:
     """Options to an engine; `out` says where a work folder would lie.
 
     Raises:
@@ -63,11 +65,11 @@ def engine_of(options: dict[str, Any], out: str) -> Engine:
         raise click.UsageError(str(error)) from error
 
 
-def work_dir(given: str, out: str) -> Path:
+def work_dir(given: str, out: str = "") -> Path:
     """Where an engine keeps its jobs: as given, else inside a local output, else in the working folder."""
     if given:
         return Path(given)
-    return Path("tokpipe-jobs") if "://" in out else Path(out) / "build" / "slurm"
+    return Path(out) / "build" / "slurm" if out and "://" not in out else Path("tokpipe-jobs")
 
 
 def place_of(options: dict[str, Any]) -> WorkerPlace:
@@ -76,6 +78,9 @@ def place_of(options: dict[str, Any]) -> WorkerPlace:
     Raises:
         click.UsageError: if it is none, or an engine is asked for as well.
     """
+    # Imported here: `tokpipe verify` takes these options too, and must not wait for all that a build needs.
+    from tokpipe.build.task_worker import WorkerPlace
+
     if options["engine"] != "local":
         raise click.UsageError("--task-worker is for processes that srun started; leave --engine out.")
     absent = [name for name in SRUN_VARIABLES if not os.environ.get(name)]

@@ -58,7 +58,7 @@ def cli(verbose: int) -> None:
     level = logging.DEBUG if verbose > 1 else logging.INFO
     logging.basicConfig(level=level, format="%(message)s" if verbose < 2 else "%(asctime)s %(name)s: %(message)s")
     if verbose < 2:
-        for noisy in ("datasets", "fsspec", "numba", "botocore", "s3fs", "filelock", "urllib3"):
+        for noisy in ("datasets", "fsspec", "numba", "botocore", "aiobotocore", "s3fs", "filelock", "urllib3"):
             logging.getLogger(noisy).setLevel(logging.WARNING)
 
 

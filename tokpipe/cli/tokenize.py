@@ -7,8 +7,9 @@ from typing import Any
 import click
 
 from tokpipe.cli.build import run
-from tokpipe.cli.build_options import CORPUS_OPTIONS, OUTPUT_OPTIONS, RUN_OPTIONS, with_options
+from tokpipe.cli.build_options import CORPUS_OPTIONS, OUTPUT_OPTIONS, RUN_OPTIONS
 from tokpipe.cli.engine_options import ENGINE_OPTIONS, TASK_WORKER_OPTION
+from tokpipe.cli.option_groups import with_options
 
 
 @click.command()

@@ -2,43 +2,64 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
+import tempfile
+from pathlib import Path
+from typing import Any
 
 import click
 
+from tokpipe.cli.engine_options import ENGINE_OPTIONS, engine_of, work_dir
+from tokpipe.cli.option_groups import with_options
 from tokpipe.engine.base import Counters
 from tokpipe.engine.progress import open_progress
 from tokpipe.shards import VerifyReport, read_manifest, verify_dataset
 
+# Starting workers takes longer than reading so much here.
+ALONE_BYTES = 200_000_000
+
 
 @click.command()
 @click.argument("data")
+@with_options(ENGINE_OPTIONS)
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, every problem in it.")
-def verify(data: str, as_json: bool) -> None:
+def verify(data: str, as_json: bool, **options: Any) -> None:
     """Re-read every byte of the dataset in DATA (a folder, or a URL such as s3://bucket/data) and check every promise.
 
     Sizes, hashes, indices, ids below the vocabulary, one </s> per document and at its end, files missing, swapped or too many,
-    the tokenizer. Exit code 1 if anything is wrong.
+    the tokenizer. Exit code 1 if anything is wrong. Nothing is written to DATA.
     """
-    report = verify_with_progress(data)
+    report = verify_with_progress(data, options)
     click.echo(json.dumps(report.as_dict(), ensure_ascii=False) if as_json else report.summary())
     report.raise_if_bad()
 
 
-def verify_with_progress(data: str) -> VerifyReport:
-    """`verify_dataset` with a bar on stderr, and with the tokenizer itself loaded for its fingerprint."""
-    # Imported here: sentencepiece and numba take half a second, and a wrong path should not wait for them.
+def verify_with_progress(data: str, options: dict[str, Any]) -> VerifyReport:
+    """Verify here, or by an engine's workers; with a bar on stderr, and with the tokenizer itself loaded for its fingerprint."""
     manifest = read_manifest(data)
+    num_bytes = sum(entry.bin_bytes + entry.idx_bytes for entry in manifest.shards)
+    # Imported here: sentencepiece and numba take half a second, and a wrong path should not wait for them.
+    from tokpipe.build.verify_task import verify_with_engine
     from tokpipe.tokenizer import Tokenizer
 
+    def fingerprint_of(path: Path) -> str:
+        return Tokenizer.load(path).fingerprint
+
     progress = open_progress(sys.stderr)
-    progress.start("verify", sum(entry.bin_bytes + entry.idx_bytes for entry in manifest.shards), 0)
-    try:
-        return verify_dataset(
-            data,
-            on_progress=lambda num_bytes: progress.add(Counters(text_bytes=num_bytes)),
-            fingerprint_of=lambda path: Tokenizer.load(path).fingerprint,
-        )
-    finally:
-        progress.finish()
+    if options["engine"] == "local" and (options["workers"] == 1 or num_bytes < ALONE_BYTES):
+        progress.start("verify", num_bytes, 0)
+        try:
+            return verify_dataset(
+                data, on_progress=lambda num_bytes: progress.add(Counters(text_bytes=num_bytes)), fingerprint_of=fingerprint_of
+            )
+        finally:
+            progress.finish()
+    with contextlib.ExitStack() as stack:
+        engine = stack.enter_context(contextlib.closing(engine_of(options)))
+        shared = None if options["engine"] == "local" else work_dir(options["work_dir"])
+        if shared:
+            shared.mkdir(parents=True, exist_ok=True)
+        results = stack.enter_context(tempfile.TemporaryDirectory(prefix="verify-", dir=shared))
+        return verify_with_engine(data, engine, Path(results), progress, fingerprint_of=fingerprint_of)

@@ -14,15 +14,13 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from types import FrameType
 from typing import Any
 
 from tokpipe.engine.base import Counters, ProgressSink, Tasks, TaskSpec
+from tokpipe.engine.interrupts import sigterm_as_interrupt
 from tokpipe.errors import BuildInterruptedError, EngineError, TaskFailedError
 
 log = logging.getLogger(__name__)
@@ -148,7 +146,7 @@ class LocalEngine:
         self._runs += 1
         stage = _Stage(spec, tasks, missing, self.config.max_attempts, progress)
         try:
-            with _terminate_as_interrupt():
+            with sigterm_as_interrupt():
                 self._loop(stage, min(self.config.num_workers, len(missing)))
         except KeyboardInterrupt:
             self.close()
@@ -241,20 +239,3 @@ class _Stage:
             + "\n".join(lines)
             + "\nMend the cause and run the same command again: only what is missing is done."
         )
-
-
-@contextlib.contextmanager
-def _terminate_as_interrupt() -> Iterator[None]:
-    """SIGTERM acts like Ctrl-C while tasks run (only the main thread may say so; elsewhere it keeps its meaning)."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -75,6 +75,7 @@ def main(descriptor: int, parent: int, level: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's; it ends its workers itself
     die_with(parent)
     logging.basicConfig(level=level, format="%(message)s", stream=sys.stderr)
+    logging.getLogger("aiobotocore").setLevel(max(level, logging.WARNING))
     connection: Connection[Any, Any] = Connection(descriptor)
     try:
         serve(connection)
