@@ -138,6 +138,14 @@ def test_a_new_iterator_goes_on_where_the_last_was_left(folder):
 
 
 @pytest.mark.parametrize("prefetch", [0, 3])
+def test_iterators_in_turn_share_one_place(folder, prefetch):
+    loader = TokenLoader(open_dataset(folder), 3, prefetch=prefetch)
+    one, other = iter(loader), iter(loader)
+    found = [next(one), next(one), next(other), next(one), next(other), next(other), next(one), next(one)]
+    assert rows(found) == rows(TokenLoader(open_dataset(folder), 3, max_steps=2))
+
+
+@pytest.mark.parametrize("prefetch", [0, 3])
 def test_change_in_the_middle_of_iteration_equals_the_schedule(folder, prefetch):
     loader = TokenLoader(open_dataset(folder), 3, max_steps=20, prefetch=prefetch)
     found = []

@@ -162,23 +162,22 @@ class TokenLoader:
         if whole_steps:
             self._done = 0
         self._check_micro_batch(self._step)
-        self._generation += 1
         while self.max_steps is None or self._step < self.max_steps:
-            # A change or a loaded state drops what was read ahead; the loop reads on by the new plan.
             generation = self._generation
             with closing(self._read_ahead(whole_steps=whole_steps)) as batches:
                 for batch in batches:
-                    if self._generation != generation:
-                        break
-                    self._advance(batch)
+                    place = self._advance(batch)
                     yield batch
-                    if self._generation != generation:
+                    # A change, a loaded state or another iterator: what was read ahead is dropped and read by what holds now.
+                    if (self._generation, self._step, self._done) != (generation, *place):
                         break
 
-    def _advance(self, batch: Batch) -> None:
+    def _advance(self, batch: Batch) -> tuple[int, int]:
+        """Move to behind a batch; returns that place, as step and samples of this rank inside it."""
         self._step, self._done = batch.step, batch.first + len(batch.input_ids)
         if self._done == self.dataset.samples_per_rank(batch.step):
             self._step, self._done = batch.step + 1, 0
+        return self._step, self._done
 
     def _read_ahead(self, *, whole_steps: bool) -> Generator[Batch, None, None]:
         requests = self._requests(whole_steps=whole_steps)

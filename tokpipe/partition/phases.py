@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,9 +38,10 @@ class Phase:
 
     def __post_init__(self) -> None:
         for name in ("start", "global_batch_size", "seq_len"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < (0 if name == "start" else 1):
-                raise PartitionError(f"{name} of a phase must be an integer of at least {int(name != 'start')}, got {value!r}")
+            value, least = getattr(self, name), int(name != "start")
+            if isinstance(value, bool) or not isinstance(value, SupportsIndex) or value.__index__() < least:
+                raise PartitionError(f"{name} of a phase must be an integer of at least {least}, got {value!r}")
+            object.__setattr__(self, name, value.__index__())
         if self.weights is not None:
             pairs = dict(self.weights).items()
             object.__setattr__(self, "weights", tuple(sorted((str(name), float(weight)) for name, weight in pairs)))
@@ -169,12 +170,12 @@ class Timeline:
         self.spans.append(Span(start, division, read))
         if division.parent is not None:
             ends = start + division.lane_length - read
-            if stop is None or ends < stop:
+            if stop is None or ends <= stop:
                 self._leave_out(ends, division, division.lane_length)
                 division, start, read = self._whole(num_lanes, seq_len), ends, 0
                 self.spans.append(Span(start, division, 0))
         if stop is not None:
-            self._stop_at(stop, division, read + stop - start)
+            self._stop_at(division, read + stop - start)
 
     def begin_afresh(self, step: int, *, at_least: int) -> None:
         """End the epoch under way, if any; the next one has number `at_least` or more."""
@@ -205,7 +206,7 @@ class Timeline:
             raise PartitionError(f"{pool:,} samples of {seq_len} tokens are too few for {num_lanes} lanes")
         return Division(num_lanes=num_lanes, pool=pool, seq_len=seq_len, epoch=self.next_epoch)
 
-    def _stop_at(self, step: int, division: Division, time: int) -> None:
+    def _stop_at(self, division: Division, time: int) -> None:
         """Note where a phase leaves the source: between two epochs, or so far into one."""
         passes, read = divmod(time, division.lane_length)
         if division.parent is None and passes:
@@ -213,10 +214,8 @@ class Timeline:
                 num_lanes=division.num_lanes, pool=division.pool, seq_len=division.seq_len, epoch=division.epoch + passes
             )
         self._division, self._read, self.next_epoch = division, read, division.epoch
-        if not read and division.parent is None:
+        if not read:
             self._division = None
-        elif not read:
-            self._leave_out(step, division, division.lane_length)
 
     def _leave_out(self, step: int, division: Division, read: int) -> None:
         """The division's epoch ends here, with whatever is unread."""
