@@ -19,6 +19,9 @@ from pathlib import Path
 
 import numpy as np
 
+from tokpipe.build import open_store, open_tasks, read_plan, stages
+from tokpipe.errors import BuildError
+
 BLOCK_DOCUMENTS = 40_000
 PLACE = b"@" * 12
 POLL_SECONDS = 0.1
@@ -81,15 +84,12 @@ def resident_bytes(pid: int) -> int:
 
 
 def stage_now(out: Path) -> str:
-    """The stage that runs, from the receipts."""
-    receipts = out / "build" / "receipts"
-    if (receipts / "warm" / "00000.json").exists():
-        return "tokenize"
-    if (receipts / "train" / "00000.json").exists():
-        return "warm"
-    # A merge stage of one task is the last one; without any, so few splits were counted that there is none.
-    merges = sorted(receipts.glob("merge-*"))
-    return "train" if merges and len(list(merges[-1].iterdir())) == 1 and len(merges) == 1 else "count"
+    """The first stage that is not finished."""
+    try:
+        plan = read_plan(open_store(str(out)))
+        return next((stage for stage in stages(plan) if open_tasks(str(out), stage).missing()), "finish")
+    except BuildError:
+        return "plan"
 
 
 def watch(process: subprocess.Popen[bytes], out: Path) -> dict[tuple[int, str], int]:

@@ -119,6 +119,13 @@ def test_workers_are_kept_between_runs_and_ended_by_close(toy):
     assert not is_alive(pid)
 
 
+def test_large_workers_are_not_kept(toy, monkeypatch):
+    monkeypatch.setattr("tokpipe.engine.local.RETIRE_BYTES", 1_000_000)
+    with LocalEngine(LocalConfig(workers=1)) as engine:
+        engine.run(toy(2), NoProgress())
+        assert not engine._workers
+
+
 def test_every_run_opens_the_tasks_anew(toy):
     spec = toy(2, {0: "raise", 1: "raise"})
     with LocalEngine(LocalConfig(workers=1)) as engine:

@@ -33,6 +33,8 @@ TICK_SECONDS = 1.0
 END_SECONDS = 10.0
 MAX_FAILED_STARTS = 3
 MAX_NAMED = 10
+# A worker with its libraries and small tables takes 0.4 GB.
+RETIRE_BYTES = 500_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +82,7 @@ class _Worker:
         self.ready = False
         self.index = -1
         self.reported = Counters()
+        self.peak_bytes = 0
 
     def give(self, run: int, spec: TaskSpec, index: int) -> None:
         """Hand over a task; a worker that has just died is noticed by the next `recv`."""
@@ -160,7 +163,17 @@ class LocalEngine:
             raise
         finally:
             progress.finish()
+        self._retire()
         stage.raise_failures()
+
+    def _retire(self) -> None:
+        """End the workers that a stage has made large: allocators seldom give memory back, and the next stage needs some."""
+        large = [worker for worker in self._workers if worker.peak_bytes > RETIRE_BYTES]
+        self._workers = [worker for worker in self._workers if worker not in large]
+        for worker in large:
+            worker.hang_up()
+        for worker in large:
+            worker.wait()
 
     def _loop(self, stage: _Stage, num_workers: int) -> None:
         failed_starts = 0
@@ -204,7 +217,9 @@ class _Stage:
             worker.reported = worker.reported + value
             self.progress.add(value)
         else:
-            if kind == "failed":
+            if kind == "done":
+                worker.peak_bytes = value
+            else:
                 self.failures[worker.index] = str(value)
                 log.warning("%s failed: %s", self.tasks.name(worker.index), value)
                 self.progress.add(-worker.reported)

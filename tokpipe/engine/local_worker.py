@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import resource
 import signal
 import sys
 import threading
@@ -32,6 +33,12 @@ def describe(error: BaseException) -> str:
         return str(error)
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} ({frame.filename}:{frame.lineno})"
+
+
+def peak_bytes() -> int:
+    """The largest resident memory of this process so far."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def die_with(parent: int) -> None:
@@ -67,7 +74,7 @@ def serve(connection: Connection[Any, Any]) -> None:
             logging.getLogger(__name__).debug("task %d of %s failed", index, spec.stage, exc_info=True)
             connection.send(("failed", describe(error)))
         else:
-            connection.send(("done", ""))
+            connection.send(("done", peak_bytes()))
 
 
 def main(descriptor: int, parent: int, level: int) -> None:
