@@ -7,7 +7,6 @@ cover is named by `cut_obstacle` and takes the plain path.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +24,7 @@ from tokpipe.tokenizer.classes import (
     literal_classes,
     text_classes,
 )
-from tokpipe.tokenizer.vocabulary import NORMAL, SPACE_MARK, UNUSED, USER_DEFINED, Vocabulary
+from tokpipe.tokenizer.vocabulary import NORMAL, SPACE_MARK, UNUSED, USER_DEFINED, Vocabulary, code_points
 
 
 class Cuts(NamedTuple):
@@ -93,12 +92,13 @@ def safe_matrix(vocabulary: Vocabulary) -> NDArray[np.bool_]:
 
     Example: with the one piece `▁the`, (space, letter) and (letter, letter) are False and (letter, space) stays True.
     """
-    classes = literal_classes()
+    text = zip(vocabulary.pieces, vocabulary.types.tolist(), strict=True)
+    # One array of all pieces: a zero character, which no piece may hold, ends each.
+    codes = code_points("\0".join(piece for piece, piece_type in text if is_text_piece(piece_type)))
+    classes = literal_classes()[codes]
+    together = (codes[:-1] != 0) & (codes[1:] != 0)
     safe = np.ones((NUM_CLASSES, NUM_CLASSES), np.bool_)
-    for piece, piece_type in zip(vocabulary.pieces, vocabulary.types.tolist(), strict=True):
-        if is_text_piece(piece_type):
-            for a, b in pairwise(classes[[ord(c) for c in piece]].tolist()):
-                safe[a, b] = False
+    safe[classes[:-1][together], classes[1:][together]] = False
     for blind in (MIXED, INSIDE):
         safe[blind, :] = safe[:, blind] = False
     return safe

@@ -23,7 +23,7 @@ from tokpipe.tokenizer.classes import NUM_CODES
 from tokpipe.tokenizer.hashing import HASH_MULTIPLIER, fold_multiply
 from tokpipe.tokenizer.jit import kernel, kernel_part
 from tokpipe.tokenizer.probe import negative_zero_is_lower, unused_characters_are_unknown
-from tokpipe.tokenizer.vocabulary import BYTE, NORMAL, SPACE_MARK, UNUSED, USER_DEFINED, Vocabulary
+from tokpipe.tokenizer.vocabulary import BYTE, NORMAL, SPACE_MARK, UNUSED, USER_DEFINED, Vocabulary, code_points
 
 MAX_SYMBOLS = 256
 """Units of more characters than this go to SentencePiece: its heap is better there than our scan."""
@@ -218,14 +218,16 @@ def build_merges(vocabulary: Vocabulary, rules: Mapping[str, str]) -> Merges:
     frozen = {ord(p): vocabulary.pieces.index(p) for p in users if len(p) == 1}
     symbol_of |= frozen
     # A text with a raw space never reaches the pieces, and a user-defined character is never merged.
-    long_pieces = [p for p in text if 1 < len(p) <= MAX_SYMBOLS and " " not in p and frozen.keys().isdisjoint(map(ord, p))]
+    never = {" ", *map(chr, frozen)}
+    long_pieces = [p for p in text if 1 < len(p) <= MAX_SYMBOLS and never.isdisjoint(p)]
     long_pieces.sort(key=len)
-    extra = sorted({ord(c) for p in long_pieces for c in p} - symbol_of.keys())
+    spelled = code_points("".join(long_pieces))
+    extra = sorted(set(np.unique(spelled).tolist()) - symbol_of.keys())
     symbol_of |= {code: len(vocabulary.pieces) + k for k, code in enumerate(extra)}
 
-    char_symbol = np.full(NUM_CODES, UNKNOWN, np.int32)
-    for code, symbol in symbol_of.items():
-        char_symbol[code] = symbol
+    literal_symbol = np.full(NUM_CODES, UNKNOWN, np.int32)
+    literal_symbol[list(symbol_of)] = list(symbol_of.values())
+    char_symbol = literal_symbol.copy()
     char_symbol[0x20] = char_symbol[ord(SPACE_MARK)]
     asked = {p[0] for p in users if len(p) > 1}
     images = [[symbol_of.get(ord(c), -1 - ord(c)) for c in image.replace(" ", SPACE_MARK)] for image in rules.values()]
@@ -248,9 +250,8 @@ def build_merges(vocabulary: Vocabulary, rules: Mapping[str, str]) -> Merges:
         symbols=np.zeros((2, MAX_SYMBOLS + 2), np.int32),
         pair_scratch=np.zeros((2, MAX_SYMBOLS + 2), np.int32),
     )
-    spelled = np.array([symbol_of[ord(c)] for p in long_pieces for c in p], np.int32)
     starts = np.cumsum([0, *map(len, long_pieces)]).astype(np.int64)
-    _add_pairs(merges, spelled, starts, np.array([text[p] for p in long_pieces], np.int64))
+    _add_pairs(merges, literal_symbol[spelled], starts, np.array([text[p] for p in long_pieces], np.int64))
     return merges
 
 

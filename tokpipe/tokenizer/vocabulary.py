@@ -58,6 +58,11 @@ class Vocabulary:
         return digest.hexdigest()[:32]
 
 
+def code_points(text: str) -> NDArray[np.uint32]:
+    """The code points of a text, (num_characters,) uint32."""
+    return np.frombuffer(text.encode("utf-32-le"), np.uint32)
+
+
 def read_vocabulary(model_bytes: bytes, name: str) -> Vocabulary:
     """Parse a serialized model.
 
