@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokpipe.errors import ShardFormatError
-from tokpipe.partition import TokenSpace
+from tokpipe.partition import Piece, TokenSpace
 from tokpipe.shards import Shard, TokenDtype, token_dtype
 
 MAX_OPEN_SHARDS = 400
@@ -76,6 +76,17 @@ class ShardStore:
             if self._bytes_since_drop > RESIDENT_BYTES:
                 self._drop_pages()
         return out
+
+    def expect(self, pieces: Sequence[Piece]) -> None:
+        """Have the kernel read ahead what comes: long reads, where the order inside a block would give it short ones.
+
+        Does nothing if that would open more shards than may be open.
+        """
+        if len({piece.shard for piece in pieces}) > self.max_open_shards:
+            return
+        for piece in pieces:
+            shard = self.open(piece.shard)
+            shard.advise(mmap.MADV_WILLNEED, piece.start, min(piece.stop, shard.num_tokens))
 
     def document_starts(self, shard: int, start: int, width: int) -> NDArray[np.int64]:
         """Where documents start in a window, relative to it; (n,) int64, ascending, in [0, width).

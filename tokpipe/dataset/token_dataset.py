@@ -224,6 +224,7 @@ class TokenDataset(Dataset[dict[str, Tensor]]):
         chunk = self._chunk
         if chunk is None or chunk.plan is not self.plan or not chunk.first_step <= step < chunk.stop_step:
             chunk = locate_chunk(self.plan, self.space, step, dp_rank=self.dp_rank, dp_world_size=self.dp_world_size)
+            self._store.expect(chunk.coming)
             self._chunk = chunk
         if not 0 <= first < first + count <= chunk.per_rank:
             raise PartitionError(f"step {step}: samples {first} to {first + count} of the {chunk.per_rank} that a rank reads")
