@@ -148,6 +148,14 @@ def test_phases_of_the_table(starts):
     check_against_oracle(make_plan([("main", 401)], phases), 120)
 
 
+def test_hundreds_of_changes_inside_one_epoch():
+    phases = [Phase(start=step, global_batch_size=4 + step % 3, seq_len=4) for step in range(0, 800, 2)]
+    plan = make_plan([("main", 4 * 7000 + 1)], phases)
+    batches = [sample for step in range(0, 800, 41) for _, sample in read_step(plan, step)]
+    assert len(batches) == len(set(batches))
+    assert plan.epochs_at(799)["all sources"] < 1
+
+
 def test_remainder_smaller_than_its_lanes_is_reported_and_the_epoch_number_goes_on():
     phases = [Phase(global_batch_size=8, seq_len=4), Phase(start=11, global_batch_size=30, seq_len=4)]
     plan = make_plan([("main", 401)], phases)

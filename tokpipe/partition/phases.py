@@ -99,31 +99,28 @@ class Division:
         """Samples of the pool that are left when each lane has read `read`, those in no lane included."""
         return self.pool - self.num_lanes * read
 
-    def sample(self, lane: Ints, position: Ints, epoch: Ints, *, seed: int, source: int, order: Order) -> Ints:
-        """Samples at `position` of `lane`s in `epoch`; all (n,) int64."""
+    def pool_index(self, lane: Ints, position: Ints, epoch: Ints, *, seed: int, source: int, order: Order) -> Ints:
+        """What each `lane` reads at `position` of `epoch`; all (n,) int64."""
         length = np.full(lane.shape, self.lane_length, dtype=np.int64)
         key = lane_key(seed, np.full(lane.shape, source, dtype=np.int64), epoch, lane)
         block = np.full(lane.shape, self.block, dtype=np.int64)
-        pool_index = lane * self.lane_length + lane_order(order, position, length, block, key)
-        return self.resolve(pool_index, epoch, seed=seed, source=source, order=order)
+        return lane * self.lane_length + lane_order(order, position, length, block, key)
 
     def resolve(self, pool_index: Ints, epoch: Ints, *, seed: int, source: int, order: Order) -> Ints:
-        """Pool indices to samples of the source: through the unread positions of every earlier division of the epoch."""
-        parent = self.parent
-        if parent is None:
-            return pool_index
-        left = parent.lane_length - self.parent_read
-        in_lanes = pool_index < parent.num_lanes * left
-        # Behind the lanes' unread positions come the pool indices that were in no lane.
-        above = parent.num_lanes * parent.lane_length + pool_index - parent.num_lanes * left
-        lane, beyond = np.divmod(pool_index, left)
-        out = parent.resolve(above[~in_lanes], epoch[~in_lanes], seed=seed, source=source, order=order)
-        samples = np.empty_like(pool_index)
-        samples[~in_lanes] = out
-        samples[in_lanes] = parent.sample(
-            lane[in_lanes], self.parent_read + beyond[in_lanes], epoch[in_lanes], seed=seed, source=source, order=order
-        )
-        return samples
+        """Pool indices to samples of the source: through the unread positions of every earlier division of the epoch.
+
+        A pool holds the unread positions of its parent's lanes, lane by lane, and then what was in no lane.
+        """
+        division = self
+        while (parent := division.parent) is not None:
+            left = parent.lane_length - division.parent_read
+            in_lanes = pool_index < parent.num_lanes * left
+            lane, beyond = np.divmod(pool_index[in_lanes], left)
+            position = division.parent_read + beyond
+            resolved = pool_index + parent.num_lanes * division.parent_read
+            resolved[in_lanes] = parent.pool_index(lane, position, epoch[in_lanes], seed=seed, source=source, order=order)
+            division, pool_index = parent, resolved
+        return pool_index
 
 
 @dataclass(frozen=True, slots=True)
