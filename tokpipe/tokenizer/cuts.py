@@ -27,6 +27,10 @@ from tokpipe.tokenizer.classes import (
 from tokpipe.tokenizer.vocabulary import NORMAL, SPACE_MARK, UNUSED, USER_DEFINED, Vocabulary, code_points
 
 
+MAX_PIECES = 1 << 21
+"""The table of units packs three ids into one word."""
+
+
 class Cuts(NamedTuple):
     """The tables that find cuts; a named tuple because Numba takes it as one argument."""
 
@@ -50,6 +54,8 @@ def cut_obstacle(vocabulary: Vocabulary, rules: Mapping[str, str] | None) -> str
     """
     if vocabulary.model_type != "bpe":
         return f"a {vocabulary.model_type} model, not BPE"
+    if len(vocabulary.pieces) > MAX_PIECES:
+        return f"more than {MAX_PIECES:,} pieces"
     if not vocabulary.byte_fallback:
         return "no byte fallback: neighbouring unknown characters fuse into one id"
     if not vocabulary.escape_whitespaces:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from numba import njit as _typed_njit
+
+logger = logging.getLogger(__name__)
 
 # `_nrt` is not among the options that Numba declares.
 _njit: Any = _typed_njit
@@ -22,7 +25,11 @@ kernel_part: Any = _njit(forceinline=True, _nrt=False)
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """Decorator of a function that Python calls: compiled on first use and kept on disk."""
-    compiled = _njit(cache=True, nogil=True, _nrt=False)(function)
+    """Decorator of a function that Python calls: compiled on first use and kept on disk, beside the source or under ~/.cache."""
+    try:
+        compiled = _njit(cache=True, nogil=True, _nrt=False)(function)
+    except RuntimeError as error:  # neither place can be written to
+        logger.warning("Kernels are compiled anew in every process (15 s): %s. Set NUMBA_CACHE_DIR to a folder.", error)
+        return _njit(nogil=True, _nrt=False)(function)
     compiled._cache._cache_file._source_stamp = _SOURCES
     return compiled

@@ -22,8 +22,6 @@ from tokpipe.tokenizer.jit import kernel, kernel_part
 
 INLINE_BYTES = 16
 INLINE_IDS = 3
-MAX_ID = (1 << 21) - 1
-MAX_UNIT_BYTES = (1 << 16) - 1
 USED, KEYS_USED, IDS_USED, TIMES_EMPTIED = range(4)
 
 # Masks for the low 0 to 8 bytes of a word, one row for each word of a key: _MASKS[w, length].
@@ -133,7 +131,7 @@ def add_unit(
 ) -> Any:
     """Store a unit that is not in the table, emptying the table first if it is full; returns its slot.
 
-    The unit must be within MAX_UNIT_BYTES, and a table must have room for it when empty.
+    Its length and number of ids must be below 2**16, its ids below 2**21, and an empty table must have room for it.
     """
     if not has_room(table, length, num_ids):
         clear_table(table)
