@@ -183,6 +183,18 @@ def test_change_reports_what_it_leaves_out_and_refuses_the_past(folder):
     assert [batch.input_ids.shape for batch in take(loader, 4)] == [(3, 4)] * 3 + [(3, 8)]
 
 
+def test_change_to_weights_and_back(folder):
+    loader = TokenLoader(open_dataset(folder), 3)
+    take(loader, 8)
+    (event,) = loader.change(weights={"en": 0.5, "hi": 0.5})["all sources"]
+    assert event.epoch == 0
+    assert loader.dataset.plan.epochs_at(2) == {"en": 1.0, "hi": 1.0}
+    take(loader, 8)
+    assert set(loader.change(weights={})) == {"en", "hi"}
+    assert loader.dataset.plan.epochs_at(4) == {"all sources": 2.0}
+    assert take(loader, 1)[0].step == 4
+
+
 def test_a_world_size_that_does_not_divide_goes_by_a_phase(folder):
     loader = TokenLoader(open_dataset(folder), 3)
     take(loader, 8)

@@ -68,8 +68,7 @@ class TokenLoader:
         self._step = 0
         self._done = 0
         self._generation = 0
-        if len(dataset.plan.phases) == 1:
-            self._check_micro_batch(0)
+        self._check_micro_batch(dataset.plan.phases[-1].start)
 
     @property
     def step(self) -> int:
@@ -126,7 +125,8 @@ class TokenLoader:
         """Begin a new phase; what is not given stays as it is. Every rank calls it at the same place.
 
         Args:
-            global_batch_size, weights, seq_len: of the new phase.
+            global_batch_size, weights, seq_len: of the new phase. An empty `weights` goes back to all sources in their natural
+                proportion.
             start: its first step, by default the next one that has not begun. Phases that were to start then or later go.
 
         Returns:
@@ -148,7 +148,7 @@ class TokenLoader:
                 start=start,
                 global_batch_size=old.global_batch_size if global_batch_size is None else global_batch_size,
                 seq_len=old.seq_len if seq_len is None else seq_len,
-                weights=old.weights if weights is None else tuple(weights.items()),
+                weights=old.weights if weights is None else tuple(weights.items()) or None,
             )
         )
         self._check_micro_batch(start, changed)
