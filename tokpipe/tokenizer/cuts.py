@@ -26,7 +26,6 @@ from tokpipe.tokenizer.classes import (
 )
 from tokpipe.tokenizer.vocabulary import NORMAL, SPACE_MARK, UNUSED, USER_DEFINED, Vocabulary, code_points
 
-
 MAX_PIECES = 1 << 21
 """The table of units packs three ids into one word."""
 
