@@ -10,7 +10,7 @@ OUT ?= $(if $(CORPUS),demo/corpus-data,demo/data)
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help venv venv-dev demo test test-engines test-long check format clean
+.PHONY: help venv venv-dev demo test test-engines test-long demo-train train-3d bench-train check format clean
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 20
 
@@ -71,6 +71,24 @@ bench-encode: $(VENV)/.bench  ## encoding speed on one core beside sentencepiece
 
 bench-plan: $(VENV)/.base  ## planning 5 TB as 10,000 and as 1,000,000 files: seconds and memory
 	$(BIN)/python scripts/bench_plan.py demo/bench-plan
+
+TRAIN_DATA := demo/train-data
+$(TRAIN_DATA)/dataset.json: $(VENV)/.dev
+	test -d demo/raw || $(BIN)/python scripts/sample_corpus.py demo/raw --megabytes $(MB)
+	$(BIN)/tokpipe build --corpus demo/raw --out $(TRAIN_DATA) --vocab-size 4096 --validation 0.02 \
+	    --dp 1 --seq-len 128 --global-batch-size 16
+
+demo-train: $(TRAIN_DATA)/dataset.json  ## raw text to a falling loss: build the sample corpus, train recipes/tiny-cpu.toml
+	$(BIN)/python scripts/demo_train.py recipes/tiny-cpu.toml --data $(TRAIN_DATA) --out runs/tiny-cpu
+
+train-3d: $(TRAIN_DATA)/dataset.json  ## 8 CPU processes: 2 pipeline stages x 2 tensor ranks x 2 replicas
+	OMP_NUM_THREADS=1 $(BIN)/torchrun --nproc-per-node 8 -m tokpipe train recipes/tiny-3d-cpu.toml --data $(TRAIN_DATA)
+
+bench-train: $(VENV)/.dev  ## the trainer's loop beside a bare PyTorch loop: tokens/s and their ratio
+	$(BIN)/python scripts/bench_train.py
+
+bench-memory: $(VENV)/.base  ## build a generated 4 GB file and show the peak memory of every process
+	$(BIN)/python scripts/bench_memory.py demo/bench-memory --gigabytes 4
 
 clean:  ## remove what the targets made, but for .venv
 	rm -rf demo runs .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*
