@@ -7,7 +7,6 @@ import signal
 import subprocess
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
@@ -115,34 +114,3 @@ def test_ctrl_c_cancels_the_job(slurm, toy, tmp_path, recorder):
             break
         time.sleep(0.3)
     assert not queue.strip()
-
-
-@pytest.mark.engine
-def test_a_lost_node_costs_nothing_but_time(slurm, toy, tmp_path, recorder):
-    """Kill the daemon and the running steps of one node in the middle of its tasks; restart it at the end."""
-    spec = toy(6, dict.fromkeys(range(6), "slow"))
-    pid = slurm.node_pid("n1")
-
-    def kill_node():
-        deadline = time.monotonic() + 30
-        while not list((tmp_path / "toy").glob("started-*")) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        os.kill(pid, signal.SIGKILL)
-        listing = subprocess.run(["pgrep", "-f", r"slurmstepd: \["], capture_output=True, text=True, check=False).stdout
-        nodes = subprocess.run(["squeue", "-h", "-o", "%A %N"], capture_output=True, text=True, check=True).stdout
-        jobs_on_n1 = {line.split()[0] for line in nodes.splitlines() if line.endswith(" n1")}
-        for step in listing.split():
-            title = Path(f"/proc/{step}/cmdline").read_text()
-            if any(f"[{job}." in title for job in jobs_on_n1):
-                subprocess.run(["pkill", "-KILL", "-P", step], check=False)
-                os.kill(int(step), signal.SIGKILL)
-
-    killer = threading.Thread(target=kill_node)
-    killer.start()
-    try:
-        SlurmEngine(FAST, tmp_path / "work").run(spec, recorder)
-    finally:
-        killer.join()
-        subprocess.run(["slurmd", "-N", "n1", "-f", str(slurm.folder / "slurm.conf")], check=True)
-    assert spec.open().missing() == []
-    assert len((tmp_path / "toy" / "attempts").read_text().split()) > 6

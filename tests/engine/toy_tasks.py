@@ -1,7 +1,7 @@
 """A list of tasks that misbehave as told, for the engines' tests. Results are files, as an engine's tasks must have.
 
-`out/behaviour.json` maps a task's index to what it does: `raise_once`, `raise` (until the file `out/mended` exists), `kill_once` and
-`kill` (SIGKILL to itself), `slow`. Every attempt is a line in `out/attempts`.
+`out/behaviour.json` maps a task's index to what it does: `raise_once`, `raise` (until the file `out/mended` exists), `kill_once`
+and `kill` (SIGKILL to itself), `slow`. Every attempt is a line in `out/attempts`.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class SlurmConfig:
     max_attempts: int = 3
     """A task that is missing after so many arrays is given up."""
     poll_seconds: float = 5.0
-    """How often the queue and the progress are looked at."""
+    """How often the queue and the progress are looked at; more often at first."""
 
     def __post_init__(self) -> None:
         for line in self.extra:
@@ -103,9 +103,10 @@ class SlurmEngine:
         logger.info("submitted Slurm job %s: %d tasks in %d elements; logs in %s", job_id, len(indices), num_elements, folder)
         counted = FileProgress(folder)
         try:
-            last_answer = time.monotonic()
+            began = last_answer = time.monotonic()
             while True:
-                time.sleep(self.config.poll_seconds)
+                # A stage of seconds is not to wait for the pace of one of hours.
+                time.sleep(min(self.config.poll_seconds, 0.5 + (time.monotonic() - began) / 20))
                 progress.add(counted.new())
                 active = is_queued(job_id)
                 if active is not None:
