@@ -91,7 +91,7 @@ def _lay_out(model_config: ModelConfig, config: ParallelConfig, mesh: DeviceMesh
     apply_recompute(model, config.recompute)
     if config.compile:
         for block in model.layers.values():
-            block.compile()
+            block.compile(fullgraph=True)
     if config.zero_stage == 3 and mesh is not None:
         shard_fully(model, config, mesh)
     return model

@@ -54,6 +54,10 @@ def apply_tensor_parallel(model: Transformer, config: ParallelConfig, mesh: Devi
         parallelize_module(block, tp_mesh, _block_plan(config, residual))
     if model.embedding is not None:
         parallelize_module(model.embedding, tp_mesh, RowwiseParallel(input_layouts=Replicate(), output_layouts=residual))
+        if config.compile:
+            # The embedding's output is a collective under way. Compiled code that takes one loses the way back to it (PyTorch
+            # 2.13: the backward pass raises), so it is waited for.
+            model.embedding.register_forward_hook(lambda module, args, output: output.clone())
     if model.norm is not None and config.sequence_parallel:
         parallelize_module(model.norm, tp_mesh, SequenceParallel())
     if model.head is not None:
