@@ -68,10 +68,10 @@ def write_dataset(folder: Path, *, tokenizer: TokenizerEntry | None = None) -> P
     return folder
 
 
-def config_for(out: Path, data: Path, **changes: Any) -> TrainConfig:
+def config_for(out: Path, data_path: Path, /, **changes: Any) -> TrainConfig:
     """A run of 6 steps on CPU; `changes` go to the config they belong to by name, or replace a whole one."""
     parts: dict[str, dict[str, Any]] = {
-        "data": {"path": str(data), "seq_len": SEQ_LEN, "global_batch_size": GLOBAL_BATCH},
+        "data": {"path": str(data_path), "seq_len": SEQ_LEN, "global_batch_size": GLOBAL_BATCH},
         "schedule": {"kind": "constant", "warmup_steps": 2},
         "optimizer": {"lr": 1e-2},
         "run": {"out": str(out), "max_steps": 6, "seed": 5, "device": "cpu", "log_interval": 2},
