@@ -33,6 +33,8 @@ from tokpipe.tokenizer.hashing import column_bytes
 
 MAX_WORD_BYTES = 4096
 """Longer words (base64, mostly) are dropped and counted; the trainer's limit is 65,535 characters."""
+FIRST_WORDS = 1 << 16
+"""Words a counter has room for before its table grows for the first time."""
 MAX_FAN_IN = 64
 """Files merged at once; more are merged in groups first. Each takes a few MB while it is read."""
 
@@ -73,7 +75,7 @@ class WordCounter:
             raise ValueError(f"max_word_bytes must be in [1, 65535], the trainer's own limit, got {max_word_bytes}")
         self.source = source
         self.max_word_bytes = max_word_bytes
-        self._table = np.zeros(2 * max_words, np.uint64)
+        self._table = np.zeros(2 * min(max_words, FIRST_WORDS), np.uint64)
         self._keys = np.empty(16 * max_words + 2 * max_word_bytes, np.uint8)
         self._key_start = np.zeros(max_words + 1, np.int64)
         self._counts = np.empty(max_words, np.int64)
@@ -110,9 +112,12 @@ class WordCounter:
         data.flags.writeable = False
         self._documents += len(texts)
         self._text_bytes += len(data)
-        tables = (self._table, self._keys, self._key_start, self._counts, self._state, self.max_word_bytes)
-        while not kernels.count_words(data, starts, *tables):
-            self._spill_run()
+        words = (self._keys, self._key_start, self._counts, self._state, self.max_word_bytes)
+        while not kernels.count_words(data, starts, self._table, *words):
+            if len(self._table) < 2 * len(self._counts) and 2 * self._state[kernels.NUM_WORDS] >= len(self._table):
+                self._grow()
+            else:
+                self._spill_run()
 
     def write(self, path: str | os.PathLike[str]) -> CountsInfo:
         """Write the counts as a file, whole or not at all. Ends the counting: the table is empty afterwards."""
@@ -124,6 +129,11 @@ class WordCounter:
         else:
             self._write_block(self._take(), path)
         return read_counts_info(path)
+
+    def _grow(self) -> None:
+        """Four times the table: while it is small it stays in the processor's caches."""
+        self._table = np.zeros(min(4 * len(self._table), 2 * len(self._counts)), np.uint64)
+        kernels.fill_table(self._keys, self._key_start, int(self._state[kernels.NUM_WORDS]), self._table)
 
     def _info(self) -> CountsInfo:
         state = self._state

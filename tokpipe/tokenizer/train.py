@@ -26,6 +26,7 @@ from tokpipe.errors import TrainingError
 from tokpipe.tokenizer.counts_file import read_counts_info
 from tokpipe.tokenizer.normalization import NORMALIZATIONS, required_characters, write_rule_table
 from tokpipe.tokenizer.vocabulary import read_vocabulary
+from tokpipe.tokenizer.word_cuts import WordParts, cut_words
 from tokpipe.tokenizer.word_selection import SelectedWords, select_words
 
 logger = logging.getLogger(__name__)
@@ -136,13 +137,11 @@ def train_model(words: SelectedWords, config: TrainConfig) -> bytes:
     Raises:
         TrainingError: if the vocabulary is too large or too small for the words; says the limit.
     """
-    return run_sentencepiece(
-        _rows(words),
-        config,
-        input_format="tsv",
-        # Every row is a word that was kept on purpose; SentencePiece takes no limit below 10.
-        max_sentence_length=max(10, int((words.starts[1:] - words.starts[:-1]).max()) + 1),
-    )
+    parts = cut_words(words, split_scripts=not config.merge_punctuation)
+    logger.info("cut into %s distinct parts", f"{len(parts.counts):,}")
+    # Every part was kept on purpose; SentencePiece takes no limit below 10.
+    longest = max(10, int((parts.stops - parts.starts).max()) + 1)
+    return run_sentencepiece(_rows(parts), config, input_format="tsv", max_sentence_length=longest)
 
 
 def run_sentencepiece(sentences: Iterator[bytes], config: TrainConfig, **options: Any) -> bytes:
@@ -161,10 +160,10 @@ def run_sentencepiece(sentences: Iterator[bytes], config: TrainConfig, **options
     return _without_paths(buffer.getvalue(), config)
 
 
-def _rows(words: SelectedWords) -> Iterator[bytes]:
-    keys, starts, counts = words.keys.tobytes(), words.starts.tolist(), words.counts.tolist()
-    for w, count in enumerate(counts):
-        yield b"%b\t%d" % (keys[starts[w] : starts[w + 1]], count)
+def _rows(parts: WordParts) -> Iterator[bytes]:
+    keys = parts.keys.tobytes()
+    for start, stop, count in zip(parts.starts.tolist(), parts.stops.tolist(), parts.counts.tolist(), strict=True):
+        yield b"%b\t%d" % (keys[start:stop], count)
 
 
 def _explain(message: str, config: TrainConfig) -> str:

@@ -44,11 +44,11 @@ def count_words(
 ) -> bool:
     """Count the words of documents `data[starts[d] : starts[d + 1]]` from where `state` says; True when all are done.
 
-    It stops early, at a word's first byte, when the table or its keys might not take one word more: the caller empties them and
-    calls again. Entries are tag (high 32 bits of the hash) and word number + 1; keys are compared in full.
+    It stops early, at a word's first byte, when the table is half full or its keys might not take one word more: the caller
+    grows or empties them and calls again. Entries are tag (high 32 bits of the hash) and word number + 1; keys are compared in full.
     """
     mask = uint64(len(table) - 1)
-    max_words = len(counts)
+    max_words = min(len(counts), len(table) >> 1)
     n, num_bytes, stop = state[NUM_WORDS], state[NUM_KEY_BYTES], len(data)
     i = state[POSITION]
     for d in range(state[DOCUMENT], len(starts) - 1):
@@ -112,6 +112,18 @@ def count_words(
                 p = (p + uint64(1)) & mask
     state[NUM_WORDS], state[NUM_KEY_BYTES], state[DOCUMENT], state[POSITION] = n, num_bytes, 0, 0
     return True
+
+
+@njit(cache=True, nogil=True)
+def fill_table(keys: NDArray[np.uint8], key_start: NDArray[np.int64], num_words: int, table: NDArray[np.uint64]) -> None:
+    """Enter the first words of `keys` into an empty table."""
+    mask = uint64(len(table) - 1)
+    for k in range(num_words):
+        h = hash_bytes(keys, key_start[k], key_start[k + 1] - key_start[k], len(keys))
+        p = h & mask
+        while table[p] != uint64(0):
+            p = (p + uint64(1)) & mask
+        table[p] = ((h >> uint64(32)) << uint64(32)) | uint64(k + 1)
 
 
 @njit(cache=True, nogil=True)
