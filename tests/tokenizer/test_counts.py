@@ -83,6 +83,15 @@ def test_counter_that_spills_writes_the_same_bytes(tmp_path, text_maker):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["spilled.counts", "whole.counts"]
 
 
+def test_counter_whose_table_grows_writes_the_same_bytes(tmp_path, text_maker, monkeypatch):
+    rng = random.Random(5)
+    texts = [text_maker(rng) for _ in range(50)]
+    whole = count(texts, tmp_path / "whole.counts")
+    monkeypatch.setattr(counts, "FIRST_WORDS", 2)
+    for name, max_words in (("grown", 1 << 12), ("grown-and-spilled", 64)):
+        assert count(texts, tmp_path / name, max_words=max_words).read_bytes() == whole.read_bytes()
+
+
 @pytest.mark.parametrize("num_tasks", [1, 2, 7])
 def test_merge_of_any_number_of_tasks_in_any_order_gives_the_same_bytes(tmp_path, text_maker, monkeypatch, num_tasks):
     # Small row groups, so that blocks end in the middle of everything.

@@ -45,7 +45,8 @@ def count_words(
     """Count the words of documents `data[starts[d] : starts[d + 1]]` from where `state` says; True when all are done.
 
     It stops early, at a word's first byte, when the table is half full or its keys might not take one word more: the caller
-    grows or empties them and calls again. Entries are tag (high 32 bits of the hash) and word number + 1; keys are compared in full.
+    grows or empties them and calls again. Entries are tag (high 32 bits of the hash) and word number + 1; keys are compared in
+    full.
     """
     mask = uint64(len(table) - 1)
     max_words = min(len(counts), len(table) >> 1)
