@@ -25,6 +25,7 @@ from tokpipe.build.plan import (
 from tokpipe.build.store import LocalStore
 from tokpipe.corpus import CorpusConfig
 from tokpipe.errors import BuildError, CorpusChangedError, CorpusError, SettingsChangedError
+from tokpipe.tokenizer import Tokenizer
 
 
 @pytest.fixture
@@ -53,6 +54,15 @@ def test_make_plan_takes_a_given_model_in(given, store, model):
     assert store.read(MODEL) == (model / "tokenizer.model").read_bytes()
     single = replace(given, tokenizer=str(model / "tokenizer.model"), out=given.out + "2")
     assert make_plan(single, LocalStore(single.out)).tokenizer_fingerprint == plan.tokenizer_fingerprint
+
+
+def test_warm_units_beside_a_given_model_are_taken_in(given, store, model, tmp_path):
+    folder = tmp_path / "warm"
+    shutil.copytree(model, folder)
+    Tokenizer.load(model).build_warm_units(model.parent / "counts", folder)
+    make_plan(replace(given, tokenizer=str(folder)), store)
+    for name in ("tokenizer.model", "units.npy", "unit_keys.npy", "unit_ids.npy", "units.json"):
+        assert store.read(f"tokenizer/{name}") == (folder / name).read_bytes()
 
 
 def test_free_settings_may_change(config, store):

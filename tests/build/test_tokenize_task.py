@@ -18,9 +18,9 @@ from tokpipe.build.plan import make_plan
 from tokpipe.build.receipts import piece_name, read_stage
 from tokpipe.build.store import LocalStore
 from tokpipe.build.tasks import open_tasks, task_spec
-from tokpipe.build.tokenize_task import TOKENIZE, document_ends
+from tokpipe.build.tokenize_task import TOKENIZE
 from tokpipe.corpus import CorpusConfig
-from tokpipe.errors import SelfCheckError, TokenizerError
+from tokpipe.errors import SelfCheckError
 from tokpipe.tokenizer import Tokenizer, document_hashes
 
 
@@ -168,17 +168,3 @@ def test_shard_names_are_plain_file_names(source, slug):
     name = PieceName(plan="p", stage="tokenize", task=3, piece=7, source=source)
     assert re.fullmatch(rf"shards/{slug}-00003-007", name.shard)
     assert name.rejects == "rejects/00003-007.jsonl"
-
-
-class Headless:
-    name, vocab_size, eos_id, bos_id = "m.model", 100, None, None
-
-
-def test_documents_need_an_end(given):
-    with pytest.raises(TokenizerError, match="--eos-id N"):
-        document_ends(Headless(), given)
-    with pytest.raises(TokenizerError, match="--eos-id 100 is not one of its 100 ids"):
-        document_ends(Headless(), replace(given, eos_id=100))
-    with pytest.raises(TokenizerError, match="has no <s>"):
-        document_ends(Headless(), replace(given, eos_id=7, prepend_bos=True))
-    assert document_ends(Headless(), replace(given, eos_id=7)).eos_id == 7

@@ -7,11 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 from tokpipe import __version__
+from tokpipe.build.ends import document_ends
 from tokpipe.build.plan import MODEL, Plan
 from tokpipe.build.receipts import NUM_THREADS, Receipt, add_receipts, read_stage, receipt_name
 from tokpipe.build.rejects import check_all
 from tokpipe.build.store import Store, write_by
-from tokpipe.build.tokenize_task import TOKENIZE, document_ends
+from tokpipe.build.tokenize_task import TOKENIZE
 from tokpipe.errors import BuildError, CorpusError
 from tokpipe.shards import (
     BIN_SUFFIX,

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from tokpipe.build.config import BuildConfig
 from tokpipe.build.count_task import num_text_bytes
+from tokpipe.build.ends import Ends
 from tokpipe.build.held_out import held_out_mask, take_documents
 from tokpipe.build.receipts import Receipt
 from tokpipe.build.rejects import PieceRejects, places
@@ -21,14 +22,6 @@ from tokpipe.shards import BIN_SUFFIX, IDX_SUFFIX, ShardEntry, ShardWriter
 from tokpipe.tokenizer import Tokenizer, document_hashes, self_check_rows
 
 MAX_NAME = 80
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ends:
-    """The ids put around each document."""
-
-    eos_id: int
-    bos_id: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

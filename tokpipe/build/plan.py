@@ -7,6 +7,7 @@ import itertools
 import json
 import logging
 import math
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +17,9 @@ import numpy as np
 
 from tokpipe import __version__
 from tokpipe.build.config import BuildConfig, differences, from_settings, settings_hash
+from tokpipe.build.ends import document_ends
 from tokpipe.build.receipts import receipt_name
-from tokpipe.build.store import Store
+from tokpipe.build.store import Attempt, Store
 from tokpipe.corpus import Inventory, Splits, plan_splits, read_inventory
 from tokpipe.errors import BuildError, CorpusChangedError, SettingsChangedError
 from tokpipe.shards import MANIFEST_NAME
@@ -100,10 +102,13 @@ def make_plan(config: BuildConfig, store: Store) -> Plan:
         SettingsChangedError: if the output was begun with other settings, or is a finished dataset without its build folder.
         CorpusChangedError: if files came, went, or changed.
         CorpusError: if there is nothing to read.
+        TokenizerError: if the given tokenizer cannot be used.
     """
     inventory = read_inventory(config.corpus)
     tokenizer = Tokenizer.load(config.tokenizer) if config.tokenizer else None
     fingerprint = tokenizer.fingerprint if tokenizer else ""
+    if tokenizer:
+        document_ends(tokenizer, config)
     if store.exists(PLAN):
         return _go_on(read_plan(store), config, inventory, fingerprint, store)
     if store.exists(MANIFEST_NAME):
@@ -122,9 +127,7 @@ def _write_plan(config: BuildConfig, inventory: Inventory, fingerprint: str, sto
         inventory.write(attempt.path(INVENTORY))
         splits.write(attempt.path(SPLITS))
         if config.tokenizer:
-            given = Path(config.tokenizer)
-            attempt.path(MODEL).write_bytes((given / "tokenizer.model" if given.is_dir() else given).read_bytes())
-            attempt.publish(MODEL)
+            _take_in(Path(config.tokenizer), attempt)
         plan = Plan(
             hash=settings_hash(settings, inventory.fingerprint(), fingerprint),
             settings=settings,
@@ -142,6 +145,20 @@ def _write_plan(config: BuildConfig, inventory: Inventory, fingerprint: str, sto
         )
     store.write(PLAN, plan.to_bytes())
     return plan
+
+
+def _take_in(given: Path, attempt: Attempt) -> None:
+    """Publish a given model, with the warm units that lie beside it if its folder was named."""
+    if given.is_dir():
+        # units.json describes the arrays, so it comes after them.
+        names = ["tokenizer.model", *sorted(path.name for path in given.glob("unit*.npy")), "units.json"]
+        files = {f"{TOKENIZER}/{name}": given / name for name in names}
+    else:
+        files = {MODEL: given}
+    for name, path in files.items():
+        if path.exists():
+            shutil.copyfile(path, attempt.path(name))
+            attempt.publish(name)
 
 
 def default_count_fraction(num_bytes: int) -> float:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 from dataclasses import replace
 
-from tokpipe.build.config import BuildConfig
-from tokpipe.build.piece import Ends, PieceName, PieceWriter
+from tokpipe.build.ends import document_ends
+from tokpipe.build.piece import PieceName, PieceWriter
 from tokpipe.build.plan import TOKENIZER, Plan, read_splits, split_sizes
 from tokpipe.build.receipts import Receipt, add_receipts, piece_name, read_pieces
 from tokpipe.build.rejects import PieceRejects, check_task
@@ -14,26 +14,9 @@ from tokpipe.build.stage import InputShare, StageTasks
 from tokpipe.build.store import Attempt, Store
 from tokpipe.corpus import Cursor, read_split
 from tokpipe.engine.base import Counters, Report
-from tokpipe.errors import TokenizerError
 from tokpipe.tokenizer import Tokenizer
 
 TOKENIZE = "tokenize"
-
-
-def document_ends(tokenizer: Tokenizer, config: BuildConfig) -> Ends:
-    """The ids around each document.
-
-    Raises:
-        TokenizerError: if the model has no `</s>` (or `<s>`, where it is asked for) and no id was given for it.
-    """
-    eos_id = config.eos_id if config.eos_id >= 0 else tokenizer.eos_id
-    if eos_id is None:
-        raise TokenizerError(f"{tokenizer.name}: has no </s> to end documents with. Say which id does: --eos-id N.")
-    if eos_id >= tokenizer.vocab_size:
-        raise TokenizerError(f"{tokenizer.name}: --eos-id {eos_id} is not one of its {tokenizer.vocab_size:,} ids (0 and up).")
-    if config.prepend_bos and tokenizer.bos_id is None:
-        raise TokenizerError(f"{tokenizer.name}: has no <s>, so --prepend-bos cannot be done. Leave it out.")
-    return Ends(eos_id=eos_id, bos_id=tokenizer.bos_id if config.prepend_bos else None)
 
 
 class TokenizeTasks(StageTasks):
