@@ -7,11 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 # Jobs are sent to other processes by name, so their modules have to be importable there: children inherit this path.
 sys.path.insert(0, str(Path(__file__).parent))
 
 from gang import Gang
+
+# The model is tiny; threads that wait for each other on a busy machine cost a hundred times what they save.
+torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

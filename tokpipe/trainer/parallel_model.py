@@ -95,12 +95,13 @@ class ParallelModel:
             The mean loss and the number of tokens that count, both scalars on the device, the same on every rank.
         """
         batch, positions = self._prepare(batch)
-        self._num_tokens = self._sum((batch.labels != IGNORED).sum(), "dp").clamp(min=1)
+        num_tokens = self._sum((batch.labels != IGNORED).sum(), "dp")
+        self._num_tokens = num_tokens.clamp(min=1)
         self._reducer.start_step()
         run = self._run_schedule if self.config.pp > 1 else self._accumulate
         losses = run(batch, positions)
         self._reducer.finish_step()
-        return self._sum(losses, "dp", "pp"), self._num_tokens
+        return self._sum(losses, "dp", "pp"), num_tokens
 
     def gradient_norm(self) -> Tensor:
         """L2 norm of the whole model's gradient, a scalar fp64 on the device, the same on every rank."""
