@@ -234,7 +234,7 @@ def damage(real_corpus):
             path.write_bytes(data)
             os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
 
-        write(b"{" * 100_000 + whole[100_000:])
+        write(b"{\n" * 50_000 + whole[100_000:])
         restores.append(lambda: write(whole))
         return restores[-1]
 

@@ -96,7 +96,7 @@ def test_the_recipe_builds_with_task_workers(slurm, real_config, real_id, tmp_pa
         "OPTIONS": f"--split-bytes {real_config.corpus.split_bytes} --vocab-size {real_config.train.vocab_size}",
     }
     log = tmp_path / "log"
-    options = ["--wait", "--nodes=2", "--ntasks-per-node=2", "--mem=100M", f"--output={log}", "--partition=main"]
+    options = ["--wait", "--nodes=2", "--ntasks-per-node=2", "--mem-per-cpu=50M", f"--output={log}", "--partition=main"]
     script = REPOSITORY / "recipes" / "slurm" / "build.sbatch"
     done = subprocess.run(
         ["sbatch", *options, str(script)], env={**os.environ, **variables}, capture_output=True, text=True, check=False
