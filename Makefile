@@ -7,10 +7,19 @@ MB ?= 30
 RAW := $(if $(CORPUS),$(CORPUS),demo/raw)
 OUT ?= $(if $(CORPUS),demo/corpus-data,demo/data)
 
+# The cluster targets, e.g. `make cluster-build CORPUS=/data/raw OUT=/data/tokens SBATCH='--partition=cpu --nodes=8'` and
+# `make cluster-train DATA=/data/tokens RUN=/data/runs/7b SBATCH=--partition=gpu`; SBATCH beats the #SBATCH lines of the script.
+SBATCH ?=
+DATA ?= $(OUT)
+RUN ?= runs/llama-7b
+RECIPE ?= recipes/llama-7b-64xh100.toml
+# More options of `tokpipe build` or `tokpipe train`.
+OPTIONS ?=
+
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help venv venv-dev demo test test-engines test-long demo-train train-3d bench-train check format clean
+.PHONY: help venv venv-dev demo test test-engines test-long cluster-build cluster-train demo-train train-3d bench-train check format clean
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 20
 
@@ -52,7 +61,7 @@ test-interop: $(VENV)/.interop  ## megatron-core itself reads and writes our sha
 	$(BIN)/python -m pytest -m interop tests
 
 test-engines: $(VENV)/.dev  ## Slurm, Ray and S3 on this machine (Slurm tests skip where it is not installed)
-	$(BIN)/python -m pytest -m engine tests
+	$(BIN)/python -m pytest -m "engine and not slow" tests
 
 test-long: $(VENV)/.dev  ## the tests that take minutes each
 	$(BIN)/python -m pytest -m "slow and not gpu" --timeout 3600 tests
@@ -89,6 +98,13 @@ bench-train: $(VENV)/.dev  ## the trainer's loop beside a bare PyTorch loop: tok
 
 bench-memory: $(VENV)/.base  ## build a generated 4 GB file and show the peak memory of every process
 	$(BIN)/python scripts/bench_memory.py demo/bench-memory --gigabytes 4
+
+cluster-build:  ## submit a Slurm job that builds CORPUS into OUT on many nodes
+	CORPUS="$(CORPUS)" OUT="$(OUT)" OPTIONS="$(OPTIONS)" TOKPIPE="$(abspath $(BIN))/tokpipe" sbatch $(SBATCH) recipes/slurm/build.sbatch
+
+cluster-train:  ## submit a Slurm job that trains RECIPE on DATA with 64 GPUs
+	DATA="$(DATA)" RUN="$(RUN)" RECIPE="$(RECIPE)" OPTIONS="$(OPTIONS)" PYTHON="$(abspath $(BIN))/python" \
+	    sbatch $(SBATCH) recipes/slurm/train-64xh100.sbatch
 
 clean:  ## remove what the targets made, but for .venv
 	rm -rf demo runs .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*

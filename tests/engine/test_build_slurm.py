@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -87,22 +88,45 @@ def test_sigterm_ends_a_build_like_ctrl_c(slurm, real_config, faults, build_comm
     pytest.fail("the job is still in the queue")
 
 
-def test_the_recipe_builds_with_task_workers(slurm, real_config, real_id, tmp_path):
-    """recipes/slurm/build.sbatch: `srun` starts four processes on two nodes, which share one build."""
-    variables = {
-        "CORPUS": real_config.corpus.corpus,
-        "OUT": real_config.out,
-        "TOKPIPE": f"{sys.executable} -m tokpipe.cli.main",
-        "OPTIONS": f"--split-bytes {real_config.corpus.split_bytes} --vocab-size {real_config.train.vocab_size}",
-    }
-    log = tmp_path / "log"
-    options = ["--wait", "--nodes=2", "--ntasks-per-node=2", "--mem-per-cpu=50M", f"--output={log}", "--partition=main"]
-    script = REPOSITORY / "recipes" / "slurm" / "build.sbatch"
-    done = subprocess.run(
-        ["sbatch", *options, str(script)], env={**os.environ, **variables}, capture_output=True, text=True, check=False
+def make(target: str, sbatch: list[str], log: Path, **variables: str) -> str:
+    """`make TARGET`, its job waited for; returns the job's log."""
+    options = " ".join(["--wait", "--partition=main", f"--output={log}", *sbatch])
+    given = [f"{name}={value}" for name, value in {"SBATCH": options, "VENV": str(Path(sys.prefix)), **variables}.items()]
+    done = subprocess.run(["make", target, *given], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    words = log.read_text() if log.exists() else ""
+    assert done.returncode == 0, done.stdout + done.stderr + words
+    return words
+
+
+def test_cluster_build_makes_the_same_dataset_with_task_workers(slurm, real_config, real_id, tmp_path):
+    """`make cluster-build`, recipes/slurm/build.sbatch: `srun` starts four processes on two nodes, which share one build."""
+    words = make(
+        "cluster-build",
+        ["--nodes=2", "--ntasks-per-node=2", "--mem-per-cpu=50M"],
+        tmp_path / "log",
+        CORPUS=real_config.corpus.corpus,
+        OUT=real_config.out,
+        OPTIONS=f"--split-bytes {real_config.corpus.split_bytes} --vocab-size {real_config.train.vocab_size}",
     )
-    assert done.returncode == 0, f"{done.stderr}\n{log.read_text() if log.exists() else ''}"
-    assert f"Dataset {real_id}" in log.read_text()
+    assert f"Dataset {real_id}" in words
+
+
+@pytest.mark.distributed
+def test_cluster_train_runs_its_torchrun_line(slurm, real_dataset, tmp_path, monkeypatch):
+    """`make cluster-train`, recipes/slurm/train-64xh100.sbatch, with what two nodes without GPUs have instead."""
+    for name, value in {"PROCESSES": "4", "OMP_NUM_THREADS": "1", "MASTER": "127.0.0.1"}.items():
+        monkeypatch.setenv(name, value)
+    make(
+        "cluster-train",
+        ["--nodes=2", "--gpus-per-node=0", "--cpus-per-task=4", "--mem=500M"],
+        tmp_path / "log",
+        DATA=str(real_dataset),
+        RUN=str(tmp_path / "run"),
+        RECIPE="recipes/tiny-3d-cpu.toml",
+        OPTIONS="--max-steps 2",
+    )
+    records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert max(record["step"] for record in records) == 2
 
 
 @pytest.mark.slow
