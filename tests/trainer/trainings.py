@@ -28,6 +28,9 @@ from tokpipe.trainer.optimizer import OptimizerConfig
 from tokpipe.trainer.step import StepBatch
 from tokpipe.trainer.train import run_training
 
+# Two threads that wait for each other cost more than these models compute.
+torch.set_num_threads(1)
+
 MODEL = ModelConfig(num_layers=4, hidden_size=32, num_heads=4, num_kv_heads=2, ffn_size=64, vocab_size=300)
 EOS = 2
 SEQ_LEN = 16

@@ -166,6 +166,13 @@ class Checkpoints:
             shutil.rmtree(old)
 
 
+def load_alone(folder: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Fill tensors, whole ones, from a checkpoint of any layout; no process group takes part."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=ALONE, category=UserWarning)
+        load(cast("dict[str, Any]", tensors), storage_reader=FileSystemReader(folder), no_dist=True)
+
+
 def _reason(error: BaseException) -> str:
     """The first failure behind PyTorch's collective exception, without its traceback."""
     failures = error.failures if isinstance(error, CheckpointException) else {}

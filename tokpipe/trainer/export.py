@@ -17,12 +17,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-from torch.distributed.checkpoint.state_dict_loader import load
 
 from tokpipe.errors import TrainerError
 from tokpipe.shards import TokenizerEntry, read_manifest
 from tokpipe.tokenizer.export import export_hugging_face
-from tokpipe.trainer.checkpoint import latest_checkpoint, read_state
+from tokpipe.trainer.checkpoint import latest_checkpoint, load_alone, read_state
 
 PREFIX = "weights."
 MAX_FILE_BYTES = 4 << 30
@@ -182,7 +181,7 @@ def _write_weights(
     for number, names in enumerate(files, start=1):
         file_name = "model.safetensors" if len(files) == 1 else f"model-{number:05d}-of-{len(files):05d}.safetensors"
         tensors: dict[str, Any] = {PREFIX + name: torch.empty(shapes[name], dtype=torch.float32) for name in names}
-        load(tensors, storage_reader=FileSystemReader(folder), no_dist=True)
+        load_alone(folder, tensors)
         renamed: dict[str, Tensor] = {llama_name(name): tensors[PREFIX + name].to(dtype) for name in names}
         save_file(renamed, target / file_name, metadata={"format": "pt"})
         weight_map |= dict.fromkeys(renamed, file_name)
