@@ -1,4 +1,4 @@
-"""Loading, fingerprints and the small calls of `Tokenizer`; exactness.py proves the ids."""
+"""Loading, fingerprints and the small calls of `Tokenizer`; exact/test_exactness.py proves the ids."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class UnitEncoder:
         # character.
         images = ((char, image.replace(" ", SPACE_MARK)) for char, image in rules.items())
         growth = [len(image.encode()) / len(char.encode()) for char, image in images]
-        self._growth = max(1.0 if self._merges.char_symbol[ord(SPACE_MARK)] >= 0 else 3.0, *growth, 1.0)
+        self._growth = max(1.0 if 0 <= self._merges.char_symbol[ord(SPACE_MARK)] < len(vocabulary.pieces) else 3.0, *growth, 1.0)
 
     @property
     def own_table(self) -> UnitTable:
