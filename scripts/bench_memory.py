@@ -23,7 +23,7 @@ from tokpipe.build import open_store, open_tasks, read_plan, stages
 from tokpipe.errors import BuildError
 
 BLOCK_DOCUMENTS = 40_000
-PLACE = b"@" * 12
+PLACE = b"@" * 8
 POLL_SECONDS = 0.1
 TRAINER_BYTES_PER_WORD = 500
 SYLLABLES = ["ka", "mi", "ro", "ten", "sal", "vi", "dor", "nu", "कि", "रा", "मन", "से", "तो", "ली", "पर", "दे"]
