@@ -8,6 +8,7 @@ from typing import Any
 
 import jobs
 import torch
+import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tokpipe.trainer.mesh import ParallelConfig
@@ -47,22 +48,27 @@ class ReductionLog(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def held_after_backward(config: ParallelConfig, num_steps: int = 1) -> tuple[StateBytes, int, int]:
-    """Bytes of model state by the model's own account, all live tensor bytes, and parameters on this rank's stage."""
+def held_after_backward(config: ParallelConfig) -> tuple[StateBytes, int]:
+    """Bytes of model state after the backward pass of the second step, and parameters of this rank's stage."""
+    model = jobs.build(config)
+    model.train_step(jobs.local_batch(jobs.global_batch(0), config))
+    model.forward_backward(jobs.local_batch(jobs.global_batch(1), config))
+    return model.state_bytes(), sum(w.param.numel() for o in model.optimizers for g in o.groups for w in g.weights)
+
+
+def live_after_backward(config: ParallelConfig) -> tuple[StateBytes, int]:
+    """Bytes of model state by the model's own account, and of every tensor that came to life meanwhile: slow, so on rank 0."""
+    batch = jobs.local_batch(jobs.global_batch(0), config)
     before = _live_bytes()
     model = jobs.build(config)
-    for step in range(num_steps):
-        batch = jobs.local_batch(jobs.global_batch(step), config)
-        model.forward_backward(batch)
-        if step < num_steps - 1:
-            model.apply_gradients(float(model.gradient_norm()))
-    counted = model.state_bytes()
-    live = _live_bytes() - before - sum(t.numel() * t.element_size() for t in (batch.inputs, batch.labels))
-    return counted, live, sum(w.param.numel() for o in model.optimizers for g in o.groups for w in g.weights)
+    model.forward_backward(batch)
+    return model.state_bytes(), _live_bytes() - before
 
 
 def _live_bytes() -> int:
-    """Bytes of every distinct storage that a live tensor points to."""
+    """Bytes of every distinct storage that a live tensor points to; 0 on other ranks than the first."""
+    if dist.get_rank():
+        return 0
     gc.collect()
     storages = {}
     for thing in gc.get_objects():
