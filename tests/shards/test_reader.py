@@ -129,6 +129,9 @@ def test_advice_is_taken_for_any_range(shard_of_three):
     shard.advise(mmap.MADV_DONTNEED, 2, 4)
     shard.advise(mmap.MADV_DONTNEED, 4, 4)
     assert shard.tokens.tolist() == [5, 300, 2, 7, 2, 2]
+    before = shard.document_starts(0, 6).tolist()
+    shard.advise(mmap.MADV_DONTNEED)  # the index too, now that it is mapped
+    assert shard.document_starts(0, 6).tolist() == before
 
 
 def test_two_terabytes_open_at_once_and_read_at_both_ends(tmp_path):

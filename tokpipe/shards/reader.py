@@ -186,12 +186,17 @@ class Shard:
         return raw // self._itemsize
 
     def advise(self, option: int, start_token: int = 0, stop_token: int | None = None) -> None:
-        """Tell the kernel about tokens to come or done with, e.g. `mmap.MADV_WILLNEED` or `mmap.MADV_DONTNEED`."""
+        """Tell the kernel about tokens to come or done with, e.g. `mmap.MADV_WILLNEED` or `mmap.MADV_DONTNEED`.
+
+        Without a range it is about the whole shard, and then about what is mapped of its index too.
+        """
         page = mmap.PAGESIZE
         start = start_token * self._itemsize // page * page
         stop = (self.num_tokens if stop_token is None else stop_token) * self._itemsize
         if stop > start:
             self._bin_map.madvise(option, start, stop - start)
+        if (start_token, stop_token) == (0, None) and "_idx_map" in self.__dict__:
+            self._idx_map.madvise(option)
 
     def release(self) -> None:
         """Forget the maps (and their file handles); views handed out stay valid, and the next use maps again."""
