@@ -185,7 +185,7 @@ class Faults:
     def __call__(self, faults: dict[str, str]) -> None:
         (self.folder / "faults.json").write_text(json.dumps(faults))
 
-    def wait_for(self, name: str, seconds: float) -> str:
+    def wait_for(self, name: str, seconds: float = 270) -> str:
         """Wait for a mark; returns what is in it."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:

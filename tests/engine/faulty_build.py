@@ -18,7 +18,7 @@ from tokpipe.build import object_store, tasks
 from tokpipe.engine.base import Counters, Report
 
 FOLDER = "FAULTS"
-WAIT_SECONDS = 60
+WAIT_SECONDS = 120
 
 
 class FaultyTasks:

@@ -26,7 +26,7 @@ def test_same_dataset_after_a_crash_a_kill_and_a_lost_node(faulty_cluster, real_
     faults({"count-1": "raise", "count-2": "kill", "tokenize-0": "wait"})
 
     def lose_node():
-        raylet = int(faults.wait_for("waiting-tokenize-0", 240))
+        raylet = int(faults.wait_for("waiting-tokenize-0"))
         node = next(n for n in faulty_cluster.workers if raylet in {info.process.pid for info in n.all_processes["raylet"]})
         faulty_cluster.remove_node(node, allow_graceful=False)
 

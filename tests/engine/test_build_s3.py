@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -56,11 +55,11 @@ def test_killed_in_an_upload_then_the_same_dataset(server, real_config, real_id,
     faults({"tokenize-3": "upload"})
     command = [*build_command(config), *PARTITION, "--workers", "2"]
     log = tmp_path / "log"
-    with log.open("w") as file:
-        process = subprocess.Popen(command, stdout=file, stderr=file)
-    faults.wait_for("waiting-tokenize-3", 120)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    with log.open("w") as file, subprocess.Popen(command, stdout=file, stderr=file) as process:
+        try:
+            faults.wait_for("waiting-tokenize-3")
+        finally:
+            process.kill()
     store = open_store(DATA)
     with pytest.raises(ManifestError):
         read_manifest(DATA)

@@ -43,7 +43,7 @@ def test_same_dataset_after_a_crash_a_kill_and_a_lost_node(slurm, real_config, r
     killed = []
 
     def watch():
-        node = faults.wait_for("waiting-tokenize-0", 240)
+        node = faults.wait_for("waiting-tokenize-0")
         kill_node(slurm, node)
         killed.append(node)
 
@@ -73,11 +73,12 @@ def test_a_task_that_always_fails_is_named_and_mended(slurm, real_config, real_i
 def test_sigterm_ends_a_build_like_ctrl_c(slurm, real_config, faults, build_command):
     faults({"count-0": "wait"})
     command = [*build_command(real_config), "--engine", "slurm", "--slurm-memory", "100M"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    faults.wait_for("waiting-count-0", 60)
-    process.terminate()
-    assert process.stderr is not None
-    _, words = process.communicate(timeout=60)
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            faults.wait_for("waiting-count-0")
+        finally:
+            process.terminate()
+        _, words = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "is cancelled" in words and "run the same command again" in words
     deadline = time.monotonic() + 30
