@@ -14,6 +14,8 @@ from tokpipe.tokenizer.hashing import hash_bytes, load_part, same_bytes
 
 SPACE, NEWLINE, TAB = 0x20, 0x0A, 0x09
 OTHER, LATIN, DEVANAGARI = 0, 1, 2
+# Groups of this many words are sorted by comparing them; larger ones by the next eight bytes.
+FEW_WORDS = 16
 
 # Slots of the `state` array of `count_words`.
 NUM_WORDS, NUM_KEY_BYTES, TABS, LONG_WORDS, LONG_BYTES, RESERVED_WORDS, RESERVED_BYTES, DOCUMENT, POSITION = range(9)
@@ -148,66 +150,6 @@ def word_scripts(keys: NDArray[np.uint8], starts: NDArray[np.int64]) -> NDArray[
     return out
 
 
-@njit(forceinline=True)
-def _prefix(keys: NDArray[np.uint8], start: int, end: int) -> np.uint64:
-    """Up to eight bytes as a big-endian number, zeros behind: numbers compare as the bytes do."""
-    word = uint64(0)
-    for j in range(8):
-        word <<= uint64(8)
-        if start + j < end:
-            word |= uint64(keys[start + j])
-    return word
-
-
-@njit(cache=True, nogil=True)
-def sort_words(keys: NDArray[np.uint8], starts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The order that sorts distinct words by their bytes: a radix sort from the front, eight bytes at a time."""
-    n = len(starts) - 1
-    order = np.arange(n)
-    if n < 2:
-        return order
-    stack = [(0, n, 0)]
-    while len(stack):
-        low, high, depth = stack.pop()
-        size = high - low
-        prefix = np.empty(size, np.uint64)
-        left = np.empty(size, np.int64)
-        for j in range(size):
-            word = order[low + j]
-            prefix[j] = _prefix(keys, starts[word] + depth, starts[word + 1])
-            left[j] = min(starts[word + 1] - starts[word] - depth, 9)
-        # Words that end inside these eight bytes sort before those that go on with zero bytes: hence by `left` first.
-        by_left = np.argsort(left, kind="mergesort")
-        moved = by_left[np.argsort(prefix[by_left], kind="mergesort")]
-        order[low:high] = order[low:high][moved]
-        j = 0
-        while j < size:
-            k = j + 1
-            while k < size and prefix[moved[k]] == prefix[moved[j]]:
-                k += 1
-            first = j
-            while first < k and left[moved[first]] < 9:
-                first += 1
-            if k - first > 1:
-                stack.append((low + first, low + k, depth + 8))
-            j = k
-    return order
-
-
-@njit(cache=True, nogil=True)
-def take_words(
-    keys: NDArray[np.uint8], starts: NDArray[np.int64], order: NDArray[np.int64]
-) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Copy words in the given order: their bytes one behind the other, and (n + 1,) offsets."""
-    out_starts = np.zeros(len(order) + 1, np.int64)
-    for j in range(len(order)):
-        out_starts[j + 1] = out_starts[j] + starts[order[j] + 1] - starts[order[j]]
-    out = np.empty(out_starts[-1], np.uint8)
-    for j in range(len(order)):
-        out[out_starts[j] : out_starts[j + 1]] = keys[starts[order[j]] : starts[order[j] + 1]]
-    return out, out_starts
-
-
 @njit(cache=True, nogil=True)
 def compare_words(
     left: NDArray[np.uint8], left_start: int, left_end: int, right: NDArray[np.uint8], right_start: int, right_end: int
@@ -226,6 +168,81 @@ def compare_words(
             return np.int64(a & uint64(255)) - np.int64(b & uint64(255))
         i += size
     return np.int64((left_end - left_start) - (right_end - right_start))
+
+
+@njit(forceinline=True)
+def _prefix(keys: NDArray[np.uint8], start: int, end: int) -> np.uint64:
+    """Up to eight bytes as a big-endian number, zeros behind: numbers compare as the bytes do."""
+    if end <= start:
+        return uint64(0)
+    word = load_part(keys, start, min(8, end - start), len(keys))
+    word = ((word & uint64(0x00FF00FF00FF00FF)) << uint64(8)) | ((word >> uint64(8)) & uint64(0x00FF00FF00FF00FF))
+    word = ((word & uint64(0x0000FFFF0000FFFF)) << uint64(16)) | ((word >> uint64(16)) & uint64(0x0000FFFF0000FFFF))
+    return (word << uint64(32)) | (word >> uint64(32))
+
+
+@njit(forceinline=True)
+def _insertion_sort(keys: NDArray[np.uint8], starts: NDArray[np.int64], order: NDArray[np.int64], low: int, high: int) -> None:
+    """Sort a few words by comparing them."""
+    for j in range(low + 1, high):
+        word, k = order[j], j
+        while k > low:
+            before = order[k - 1]
+            if compare_words(keys, starts[before], starts[before + 1], keys, starts[word], starts[word + 1]) <= 0:
+                break
+            order[k] = before
+            k -= 1
+        order[k] = word
+
+
+@njit(cache=True, nogil=True)
+def sort_words(keys: NDArray[np.uint8], starts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The order that sorts distinct words by their bytes: a radix sort from the front, eight bytes at a time."""
+    n = len(starts) - 1
+    order = np.arange(n)
+    if n < 2:
+        return order
+    stack = [(0, n, 0)]
+    while len(stack):
+        low, high, depth = stack.pop()
+        prefix = np.empty(high - low, np.uint64)
+        for j in range(low, high):
+            prefix[j - low] = _prefix(keys, starts[order[j]] + depth, starts[order[j] + 1])
+        moved = np.argsort(prefix)
+        order[low:high] = order[low:high][moved]
+        j = low
+        while j < high:
+            k = j + 1
+            while k < high and prefix[moved[k - low]] == prefix[moved[j - low]]:
+                k += 1
+            if k - j <= FEW_WORDS:
+                _insertion_sort(keys, starts, order, j, k)
+            else:
+                # Words that end inside these eight bytes sort before those that go on with zero bytes: by what is left of them.
+                left = np.empty(k - j, np.int64)
+                for w in range(j, k):
+                    left[w - j] = min(starts[order[w] + 1] - starts[order[w]] - depth, 9)
+                by_left = np.argsort(left)
+                order[j:k] = order[j:k][by_left]
+                longer = j + int(np.searchsorted(left[by_left], 9))
+                if k - longer > 1:
+                    stack.append((longer, k, depth + 8))
+            j = k
+    return order
+
+
+@njit(cache=True, nogil=True)
+def take_words(
+    keys: NDArray[np.uint8], starts: NDArray[np.int64], order: NDArray[np.int64]
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Copy words in the given order: their bytes one behind the other, and (n + 1,) offsets."""
+    out_starts = np.zeros(len(order) + 1, np.int64)
+    for j in range(len(order)):
+        out_starts[j + 1] = out_starts[j] + starts[order[j] + 1] - starts[order[j]]
+    out = np.empty(out_starts[-1], np.uint8)
+    for j in range(len(order)):
+        out[out_starts[j] : out_starts[j + 1]] = keys[starts[order[j]] : starts[order[j] + 1]]
+    return out, out_starts
 
 
 @njit(cache=True, nogil=True)
