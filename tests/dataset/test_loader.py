@@ -197,19 +197,33 @@ def test_change_to_weights_and_back(folder):
 
 def test_a_world_size_that_does_not_divide_goes_by_a_phase(folder):
     loader = TokenLoader(open_dataset(folder), 3)
-    take(loader, 8)
+    before = rows(take(loader, 8))
     state = loader.state_dict()
-    phases = [*state["phases"], {"start": 2, "global_batch_size": 15, "seq_len": 4}]
     with pytest.raises(PartitionError, match="does not divide among 5"):
         open_dataset(folder, dp_rank=0, dp_world_size=5)
-    dataset = TokenDataset(folder, phases=phases, dp_rank=4, dp_world_size=5)
-    with pytest.raises(PartitionError, match="12 samples does not divide among 5"):
-        next(iter(TokenLoader(dataset, 3)))
-    grown = TokenLoader(TokenDataset(folder, phases=phases), 3)
-    take(grown, 8)
-    loader = TokenLoader(dataset, 3)
-    loader.load_state_dict(grown.state_dict())
-    assert take(loader, 1)[0].step == 2
+    phases = [*state["phases"], {"start": 2, "global_batch_size": 15, "seq_len": 4}]
+    after = []
+    for rank in range(5):
+        loader = TokenLoader(TokenDataset(folder, phases=phases, dp_rank=rank, dp_world_size=5), 3)
+        with pytest.raises(PartitionError, match="12 samples does not divide among 5"):
+            next(iter(loader))
+        loader.load_state_dict(state)
+        after += rows(take(loader, 1))
+    assert before + after == rows(TokenLoader(TokenDataset(folder, phases=phases), 3, max_steps=3))
+
+
+def test_phases_may_be_added_only_where_nothing_was_read(folder):
+    loader = TokenLoader(open_dataset(folder), 3, exact_micro_batch=True)
+    take(loader, 9)
+    state = loader.state_dict()
+    for start, exact, refused in ((1, False, True), (2, False, False), (2, True, True), (3, True, False)):
+        dataset = TokenDataset(folder, phases=[*state["phases"], {"start": start, "global_batch_size": 6, "seq_len": 4}])
+        loader = TokenLoader(dataset, 3, exact_micro_batch=exact)
+        if refused:
+            with pytest.raises(StateMismatchError, match=f"one more phase, from step {start}"):
+                loader.load_state_dict(state)
+        else:
+            loader.load_state_dict(state)
 
 
 MISMATCHES = [

@@ -96,14 +96,17 @@ class TokenLoader:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a state was taken.
 
+        The dataset has the state's phases, and may have more from the first step on that has not begun: this is how to go on
+        with a number of ranks that does not divide the old batch.
+
         Raises:
             StateMismatchError: if it belongs to another dataset, plan or schedule, or is inside a step of other micro-batches.
             PartitionError: if this D or micro-batch size does not divide a batch to come.
         """
-        step, done = check_state(state, self.dataset.plan), 0
         inside = state.get("inside_step", {"samples": 0})
-        if self.exact_micro_batch and inside["samples"]:
-            done = int(inside["samples"])
+        done = int(inside["samples"]) if self.exact_micro_batch else 0
+        step = check_state(state, self.dataset.plan, inside_step=done > 0)
+        if done:
             here = self._inside_step() | {"samples": done}
             if inside != here:
                 raise StateMismatchError(

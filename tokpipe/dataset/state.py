@@ -24,8 +24,15 @@ def make_state(plan: PartitionPlan | HeldOutPlan, step: int) -> dict[str, Any]:
     }
 
 
-def check_state(state: Mapping[str, Any], plan: PartitionPlan | HeldOutPlan) -> int:
+def check_state(state: Mapping[str, Any], plan: PartitionPlan | HeldOutPlan, *, inside_step: bool = False) -> int:
     """The step of a state, once it is sure that it goes on with this plan.
+
+    The plan has the state's phases, and may have more, from the first step on that has not begun.
+
+    Args:
+        state: as `make_state` made it.
+        plan: what is asked now.
+        inside_step: whether the state's step has begun and is to go on.
 
     Raises:
         StateMismatchError: naming the first thing that differs, with both values.
@@ -45,20 +52,24 @@ def check_state(state: Mapping[str, Any], plan: PartitionPlan | HeldOutPlan) -> 
             f"the state's plan has hash {state['plan_hash']}, this one {plan.plan_hash}: it was made by another version of the "
             "arithmetic, or is of a held-out pass. Resume with the version that made it."
         )
-    _check_phases([Phase.from_dict(phase) for phase in state["phases"]], list(plan.phases))
     step = state["step"]
     if not isinstance(step, int) or step < 0:
         raise StateMismatchError(f"the state's step must be a number from 0 on, got {step!r}")
+    _check_phases([Phase.from_dict(phase) for phase in state["phases"]], list(plan.phases), step + inside_step)
     return step
 
 
-def _check_phases(there: list[Phase], here: list[Phase]) -> None:
-    advice = 'To go on as the state was: TokenDataset(..., phases=state["phases"]); then TokenLoader.change for something new.'
+def _check_phases(there: list[Phase], here: list[Phase], first_free: int) -> None:
+    advice = 'To go on as the state was: TokenDataset(..., phases=state["phases"]); a new phase may be added behind those.'
     for number, (one, other) in enumerate(zip(there, here, strict=False)):
         differences = phase_differences(one, other, "in the state", "asked")
         if differences:
             raise StateMismatchError(f"phase {number} differs: {'; '.join(differences)}. {advice}")
-    if len(there) != len(here):
-        extra = (there if len(there) > len(here) else here)[min(len(there), len(here))]
-        where = "the state has" if len(there) > len(here) else "asked is"
-        raise StateMismatchError(f"{where} one more phase, from step {extra.start}: {extra.as_dict()}. {advice}")
+    for extra in there[len(here) :]:
+        raise StateMismatchError(f"the state has one more phase, from step {extra.start}: {extra.as_dict()}. {advice}")
+    for extra in here[len(there) :]:
+        if extra.start < first_free:
+            raise StateMismatchError(
+                f"asked is one more phase, from step {extra.start}: {extra.as_dict()}, but the state was read without it up to "
+                f"step {first_free}. {advice}"
+            )
