@@ -6,6 +6,8 @@ as a space, because the trainer sees spaces as U+2581. A tab ends a word and is 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import njit, uint64
 from numpy.typing import NDArray
@@ -171,7 +173,7 @@ def compare_words(
 
 
 @njit(forceinline=True)
-def _prefix(keys: NDArray[np.uint8], start: int, end: int) -> np.uint64:
+def _prefix(keys: NDArray[np.uint8], start: int, end: int) -> Any:
     """Up to eight bytes as a big-endian number, zeros behind: numbers compare as the bytes do."""
     if end <= start:
         return uint64(0)
