@@ -78,6 +78,13 @@ def test_config_refuses_nonsense(fields):
         replace(BASE, **fields)
 
 
+@pytest.mark.parametrize("out", ["/texts", "/texts/data"])
+def test_an_output_inside_the_corpus_is_refused(out):
+    with pytest.raises(ValueError, match="lies inside the corpus"):
+        replace(BASE, out=out)
+    assert replace(BASE, out="/texts-built").out == "/texts-built"
+
+
 def test_absolute_leaves_urls_alone():
     assert absolute("s3://bucket/raw") == "s3://bucket/raw"
     assert absolute("hf:name:config") == "hf:name:config"

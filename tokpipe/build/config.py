@@ -67,6 +67,9 @@ class BuildConfig:
 
     def __post_init__(self) -> None:
         refuse_credentials(self.out)
+        corpus, out = absolute(self.corpus.corpus), absolute(self.out)
+        if Path(out).is_relative_to(corpus):
+            raise ValueError(f"out ({self.out}) lies inside the corpus ({self.corpus.corpus}), which would change with it")
         for name in ("count_fraction", "max_rejects", "self_check"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must be in [0, 1], got {getattr(self, name)}")
