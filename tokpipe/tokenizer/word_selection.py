@@ -147,8 +147,9 @@ class _TopWords:
         lengths = np.concatenate([np.diff(s) for _, s in self.words])
         starts = np.concatenate([[0], np.cumsum(lengths)])
         weighted, plain = np.concatenate(self.weighted), np.concatenate(self.plain)
-        kept = np.sort(np.argsort(-weighted, kind="stable")[: self.limit])
-        kept = kept[weighted[kept] > 0]
+        kept = np.flatnonzero(weighted > 0)
+        if len(kept) > self.limit:
+            kept = np.sort(np.argsort(-weighted, kind="stable")[: self.limit])
         if keep_last and (not len(kept) or kept[-1] != len(plain) - 1):
             kept = np.append(kept, len(plain) - 1)
         self.words = [take_words(keys, starts, kept)]
