@@ -21,9 +21,8 @@ from tokpipe.build.report import BuildReport
 from tokpipe.build.run import build
 from tokpipe.build.store import Store, open_store
 from tokpipe.build.tasks import task_spec
-from tokpipe.engine.attempts import Attempts
+from tokpipe.engine.attempts import Attempts, describe
 from tokpipe.engine.base import Counters, ProgressSink, Tasks, TaskSpec
-from tokpipe.engine.worker import describe
 from tokpipe.errors import BuildError
 
 log = logging.getLogger(__name__)

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import logging
+import traceback
 
 from tokpipe.engine.base import Tasks
-from tokpipe.errors import TaskFailedError
+from tokpipe.errors import TaskFailedError, TokpipeError
 
 logger = logging.getLogger(__name__)
+
+
+def describe(error: BaseException) -> str:
+    """Type and message of an error; for one that nobody raised on purpose also where it came from."""
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, TokpipeError):
+        return text
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{text} ({frame.filename}:{frame.lineno})"
 
 
 class Attempts:

@@ -14,25 +14,16 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
+from tokpipe.engine.attempts import describe
 from tokpipe.engine.base import Counters, Tasks
-from tokpipe.errors import TokpipeError
 
 # Linux: the kernel ends this process when its parent dies, even while a C library holds the interpreter.
 PR_SET_PDEATHSIG = 1
 PARENT_POLL_SECONDS = 0.5
-
-
-def describe(error: BaseException) -> str:
-    """The message of a deliberate error; type, message and place of any other."""
-    if isinstance(error, TokpipeError):
-        return str(error)
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} ({frame.filename}:{frame.lineno})"
 
 
 def peak_bytes() -> int:

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from tokpipe.engine.attempts import Attempts
+from tokpipe.engine.attempts import Attempts, describe
 from tokpipe.engine.base import Counters, ProgressSink, Tasks, TaskSpec
 from tokpipe.engine.interrupts import sigterm_as_interrupt
-from tokpipe.engine.worker import describe
 from tokpipe.errors import BuildInterruptedError, EngineError, MissingExtraError
 
 logger = logging.getLogger(__name__)

@@ -15,13 +15,12 @@ import os
 import signal
 import sys
 import time
-import traceback
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
 
+from tokpipe.engine.attempts import describe
 from tokpipe.engine.base import Counters, TaskSpec
-from tokpipe.errors import TokpipeError
 
 logger = logging.getLogger(__name__)
 
@@ -92,14 +91,6 @@ def stop_on_signals() -> None:
 
     for number in (signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, stop)
-
-
-def describe(error: BaseException) -> str:
-    """One line for a deliberate error; the last line and its place for any other."""
-    if isinstance(error, TokpipeError):
-        return f"{type(error).__name__}: {error}"
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} ({frame.filename}:{frame.lineno})"
 
 
 def run_element(folder: Path, number: int) -> int:
