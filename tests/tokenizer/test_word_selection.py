@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -119,6 +121,14 @@ def test_select_words_equals_sorting_everything(tmp_path, monkeypatch_blocks, en
 def monkeypatch_blocks(monkeypatch):
     """Blocks of three rows, so that a word's rows fall into two blocks and pruning happens often."""
     monkeypatch.setattr("tokpipe.tokenizer.counts_file.ROWS_PER_GROUP", 3)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@given(word_lists, word_lists)
+def test_rows_of_a_word_add_up_across_sources_and_blocks(tmp_path, monkeypatch_blocks, english, hindi):
+    texts = {"en": " ".join(["x", *english]), "hi": " ".join(["x", *hindi])}
+    words = select_words(counts_file(tmp_path, **texts), weights=(), temperature=1.0, max_words=1000)
+    assert as_dict(words) == Counter(["x", "x", *(f" {word}" for word in [*english, *hindi])])
 
 
 def test_covered_share_is_of_plain_bytes(tmp_path):

@@ -47,6 +47,8 @@ def weight_factors(info: CountsInfo, weights: tuple[tuple[str, float], ...], tem
         TrainingError: if a weight names no source, a source has no weight, or all weights are 0.
     """
     factors = np.ones((len(info.sources), len(SCRIPTS)))
+    if temperature == 1.0:
+        return factors  # the text as it is, to the last digit
     if not weights and temperature == 0.0:
         factors *= _script_factors(info)
         return factors
