@@ -7,6 +7,7 @@ would show a gradient of the wrong scale, which Adam divides away.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import jobs
@@ -101,6 +102,17 @@ def test_layout_with_sizes_that_do_not_divide(gang, name):
 @pytest.mark.parametrize("name", ["tp2-dp4-zero2", "3d-1f1b-zero1-full", "3d-interleaved-zero3-full"])
 def test_layout_chunks_document_mask_with_micro_batches(gang, name):
     assert_like_one_process(gang, LAYOUTS[name], documents=True)
+
+
+@pytest.mark.parametrize("name", ["tp2-dp4-zero1-no-sequence", "3d-1f1b-zero2-selective", "3d-interleaved-zero3-full"])
+def test_layout_in_bf16_stays_close_to_one_process_in_bf16(gang, name):
+    """bf16 keeps 8 bits, so sums in another order differ in the third digit; what is compared is dtypes and buffers."""
+    config = replace(LAYOUTS[name], dtype="bf16", grad_dtype="fp32")
+    expected = jobs.run_steps(ParallelConfig(dtype="bf16", grad_dtype="fp32"), num_steps=3)
+    for curve in gang.run(jobs.run_steps, config, jobs.MODEL, jobs.ADAMW, 3):
+        for (loss, norm), (wanted_loss, wanted_norm) in zip(curve, expected, strict=True):
+            assert loss == pytest.approx(wanted_loss, abs=5e-3)
+            assert norm == pytest.approx(wanted_norm, rel=2e-2)
 
 
 def test_one_process_learns_and_clipping_is_active():

@@ -48,6 +48,15 @@ def test_reduction_of_a_block_is_issued_before_the_backward_pass_below_it(gang, 
 
 
 @pytest.mark.distributed
+@pytest.mark.parametrize("grad_dtype", ["same", "fp32"])
+def test_bf16_forward_pass_is_the_same_to_the_bit_in_all_stages(gang, grad_dtype):
+    """Stage 3 gathers and casts behind the model's back; rotary angles, for one, have to stay fp32."""
+    configs = [ParallelConfig(dp=8, zero=zero, dtype="bf16", grad_dtype=grad_dtype) for zero in (0, 2, 3)]
+    first = [gang.run(jobs.run_steps, config, jobs.MODEL, jobs.ADAMW, 1)[0][0][0] for config in configs]
+    assert first[0] == first[1] == first[2]
+
+
+@pytest.mark.distributed
 def test_fp32_gradients_of_a_bf16_model_do_not_drift_from_one_process(gang):
     """Sums over micro-batches and ranks are fp32, so a step's gradient norm hardly depends on the layout."""
     wanted = jobs.run_steps(ParallelConfig(dtype="bf16", grad_dtype="fp32"), num_steps=1)[0]

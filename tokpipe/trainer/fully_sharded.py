@@ -33,7 +33,11 @@ def storage_dtype(config: ParallelConfig) -> torch.dtype:
 
 def shard_fully(model: Transformer, config: ParallelConfig, mesh: DeviceMesh) -> None:
     """Shard every block, then what is left (embedding, norm, head), over the data-parallel axis."""
-    policy = MixedPrecisionPolicy(param_dtype=config.param_torch_dtype, reduce_dtype=config.grad_torch_dtype)
+    policy = MixedPrecisionPolicy(
+        param_dtype=config.param_torch_dtype,
+        reduce_dtype=config.grad_torch_dtype,
+        cast_forward_inputs=False,  # activations have their dtype already, and the rotary angles are to stay fp32
+    )
     dp_mesh = mesh["dp"]
     for block in model.layers.values():
         fully_shard(block, mesh=dp_mesh, mp_policy=policy, reshard_after_forward=True)

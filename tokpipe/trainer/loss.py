@@ -64,7 +64,7 @@ class _VocabParallelCrossEntropy(torch.autograd.Function):
         at_label, normalizer = both[0], both[1]
         probabilities /= normalizer[:, None]
         counted = labels != IGNORED
-        ctx.save_for_backward(probabilities, column, here & counted, counted)
+        ctx.save_for_backward(probabilities, column, here, counted)
         ctx.logits_dtype = logits.dtype
         return torch.where(counted, normalizer.log() - at_label, 0.0).sum()
 
