@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tokpipe.dataset import TokenDataset, TokenLoader
-from tokpipe.errors import PartitionError, ShardFormatError
+from tokpipe.errors import PartitionError, ShardFormatError, StateMismatchError
 
 SHARDS = [
     ("en", False, [30, 1, 200, 7]),
@@ -214,3 +214,33 @@ def test_held_out_of_chosen_sources(folder):
     assert dataset.num_steps == 2
     with pytest.raises(PartitionError, match="'fr'"):
         TokenDataset(folder, seq_len=8, global_batch_size=2, held_out=True, weights={"fr": 1.0})
+
+
+def test_documents_come_with_single_samples_too(folder):
+    sample = TokenDataset(folder, seq_len=8, global_batch_size=6, documents=True)[3]
+    assert set(sample) == {"input_ids", "labels", "position_ids", "document_ids"}
+    assert {tensor.shape for tensor in sample.values()} == {(8,)}
+
+
+def test_steps_per_epoch_where_there_is_one(folder):
+    assert TokenDataset(folder, seq_len=8, global_batch_size=6, held_out=True).steps_per_epoch == 2
+    with pytest.raises(PartitionError, match=r"epochs of its own, of {'en': 22, 'hi': 18} steps"):
+        _ = TokenDataset(folder, seq_len=8, global_batch_size=6, weights={"en": 1, "hi": 1}).steps_per_epoch
+
+
+def test_held_out_pass_has_one_phase(folder):
+    phases = [{"global_batch_size": 6, "seq_len": 8}, {"start": 1, "global_batch_size": 8, "seq_len": 8}]
+    with pytest.raises(PartitionError, match="one pass in one phase, got 2"):
+        TokenDataset(folder, phases=phases, held_out=True)
+
+
+def test_negative_step_is_refused(folder):
+    with pytest.raises(PartitionError, match="must not be negative, got -1"):
+        TokenDataset(folder, seq_len=8, global_batch_size=6).read(-1, 0, 1)
+
+
+def test_dataset_that_changed_since_it_was_pickled_is_refused(folder, dataset_writer):
+    data = pickle.dumps(TokenDataset(folder, seq_len=8, global_batch_size=6))
+    dataset_writer(folder, [("en", False, [400])])
+    with pytest.raises(StateMismatchError, match=r"held dataset .* and holds"):
+        pickle.loads(data)

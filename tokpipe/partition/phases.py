@@ -155,11 +155,7 @@ class Timeline:
     _read: int = 0
 
     def add_phase(self, start: int, stop: int | None, *, num_lanes: int, seq_len: int) -> None:
-        """Lay out steps [start, stop), the last phase without a stop; phases come in order.
-
-        Raises:
-            PartitionError: if the source has fewer samples than lanes.
-        """
+        """Lay out steps [start, stop), the last phase without a stop; phases come in order, with no more lanes than samples."""
         if not num_lanes:
             self.spans.append(Span(start, None, 0))
             return
@@ -199,8 +195,7 @@ class Timeline:
 
     def _whole(self, num_lanes: int, seq_len: int) -> Division:
         pool = num_samples(self.num_tokens, seq_len)
-        if pool < num_lanes:
-            raise PartitionError(f"{pool:,} samples of {seq_len} tokens are too few for {num_lanes} lanes")
+        assert pool >= num_lanes, "lane_counts refuses a phase with more lanes than samples"
         return Division(num_lanes=num_lanes, pool=pool, seq_len=seq_len, epoch=self.next_epoch)
 
     def _stop_at(self, division: Division, time: int) -> None:
