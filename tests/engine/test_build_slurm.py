@@ -124,7 +124,7 @@ def test_cluster_train_runs_its_torchrun_line(slurm, real_dataset, tmp_path, mon
         DATA=str(real_dataset),
         RUN=str(tmp_path / "run"),
         RECIPE="recipes/tiny-3d-cpu.toml",
-        OPTIONS="--max-steps 2",
+        OPTIONS="--max-steps 2 --set schedule.warmup_steps=1 --set schedule.decay_steps=1",
     )
     records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert max(record["step"] for record in records) == 2

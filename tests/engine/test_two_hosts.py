@@ -33,7 +33,9 @@ def losses(run: Path) -> list[float]:
 
 
 def test_two_hosts_train_to_the_losses_of_one(namespaces, real_dataset, tmp_path):
-    common = ["train", str(RECIPE), "--data", str(real_dataset), "--max-steps", str(STEPS), "--set", "run.log_interval=1"]
+    common = ["train", str(RECIPE), "--data", str(real_dataset), "--max-steps", str(STEPS)]
+    for setting in ("run.log_interval=1", "schedule.warmup_steps=1", "schedule.decay_steps=1"):
+        common += ["--set", setting]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHON": sys.executable}
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "8", "-m", "tokpipe.cli.main"]
     one = [*torchrun, *common, "--out", str(tmp_path / "one")]

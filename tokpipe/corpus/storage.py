@@ -11,7 +11,7 @@ from typing import IO, Any, NamedTuple
 import fsspec
 import pyarrow as pa
 
-from tokpipe.errors import CorpusError, UnreadableFileError
+from tokpipe.errors import CorpusError, MissingExtraError, UnreadableFileError
 
 HEAD_BYTES = 64
 
@@ -46,8 +46,10 @@ def join(root: str, path: str) -> str:
     return f"{root.rstrip('/')}/{path}"
 
 
-def open_file(name: str) -> IO[bytes]:
+def open_file(name: str, **remote: Any) -> IO[bytes]:
     """Open one file (a full name, see `join`) for reading, seekable and unbuffered where the storage allows.
+
+    `remote` goes to fsspec's `open`. Without it the storage's own large blocks are read ahead (50 MB from S3).
 
     Raises:
         UnreadableFileError: if it is gone or may not be read.
@@ -57,9 +59,9 @@ def open_file(name: str) -> IO[bytes]:
         if path is not None:
             return Path(path).open("rb", buffering=0)
         filesystem, inner = _filesystem(name)
-        opened: IO[bytes] = filesystem.open(inner, "rb")
+        opened: IO[bytes] = filesystem.open(inner, "rb", **remote)
         return opened
-    except OSError as error:
+    except Exception as error:  # the libraries behind fsspec raise errors of their own
         raise UnreadableFileError(f"{name}: cannot be opened ({error}). Check that it exists and may be read.") from error
 
 
@@ -84,8 +86,8 @@ def unreadable(name: str, kind: str, error: Exception) -> str:
 
 
 def read_head(name: str, num_bytes: int = HEAD_BYTES) -> bytes:
-    """Return the first bytes of a file."""
-    with open_file(name) as file:
+    """Return the first bytes of a file, and ask a remote storage for no more than those."""
+    with open_file(name, cache_type="none") as file:
         return file.read(num_bytes)
 
 
@@ -136,8 +138,12 @@ def _list_url(location: str) -> tuple[str, list[FoundFile]]:
     try:
         filesystem, inner = _filesystem(location)
         listing = filesystem.find(inner, detail=True)
-    except (OSError, ImportError, ValueError) as error:
-        raise CorpusError(f"{location}: cannot be listed ({error}). Check the URL and the access rights.") from error
+    except ImportError as error:
+        raise MissingExtraError(f"{location}: {error}. For s3:// that is: pip install 'tokpipe[s3]'") from error
+    except Exception as error:  # the libraries behind fsspec raise errors of their own
+        raise CorpusError(
+            f"{location}: cannot be listed ({type(error).__name__}: {error}). Check the URL, the network and your credentials."
+        ) from error
     if not listing:
         raise CorpusError(f"{location}: no such file or folder, or nothing in it.")
     if list(listing) == [inner]:
