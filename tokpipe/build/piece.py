@@ -92,7 +92,7 @@ class PieceWriter:
     def _check(self, batch: TextBatch, hashes: NDArray[np.uint64], ids: NDArray[Any], offsets: NDArray[np.int64]) -> None:
         rows = self_check_rows(hashes, self._config.self_check)
         if not len(rows) and not self._checked_bytes and self._config.self_check and len(hashes):
-            rows = np.zeros(1, np.int64)  # the smallest piece has one document checked, too
+            rows = np.array([np.diff(offsets).argmin()])  # the smallest piece has one document checked, too, its shortest
         if len(rows):
             self._checked_bytes += self._tokenizer.self_check(
                 batch.texts,
