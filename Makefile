@@ -19,7 +19,7 @@ OPTIONS ?=
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help venv venv-dev demo test test-engines test-long cluster-build cluster-train demo-train train-3d bench-train check format clean
+.PHONY: help venv venv-dev demo check format test test-interop test-engines test-long bench-train-tokenizer bench-loader bench-encode bench-plan demo-train train-3d bench-train bench-memory cluster-build cluster-train clean bench bench-end-to-end
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 20
 
@@ -78,6 +78,9 @@ $(VENV)/.bench: $(VENV)/.dev
 bench-encode: $(VENV)/.bench  ## encoding speed on one core beside sentencepiece, HF tokenizers, kitoken and gigatoken; ids compared
 	$(BIN)/python scripts/bench_encode.py $(or $(CORPUS),../shared/corpus) --json demo/bench-encode.json
 
+bench-end-to-end: $(VENV)/.bench  ## files to tokens on disk on one core beside gigatoken, datatrove and a plain SentencePiece loop
+	$(BIN)/python scripts/bench_end_to_end.py $(or $(CORPUS),../shared/corpus) --json demo/bench-end-to-end.json
+
 bench-plan: $(VENV)/.base  ## planning 5 TB as 10,000 and as 1,000,000 files: seconds and memory
 	$(BIN)/python scripts/bench_plan.py demo/bench-plan
 
@@ -105,6 +108,8 @@ cluster-build:  ## submit a Slurm job that builds CORPUS into OUT on many nodes
 cluster-train:  ## submit a Slurm job that trains RECIPE on DATA with 64 GPUs
 	DATA="$(DATA)" RUN="$(RUN)" RECIPE="$(RECIPE)" OPTIONS="$(OPTIONS)" PYTHON="$(abspath $(BIN))/python" \
 	    sbatch $(SBATCH) recipes/slurm/train-64xh100.sbatch
+
+bench: bench-encode bench-end-to-end bench-train-tokenizer bench-loader bench-train  ## the figures of docs/benchmarks.md, one after another
 
 clean:  ## remove what the targets made, but for .venv
 	rm -rf demo runs .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*
