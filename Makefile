@@ -21,7 +21,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .PHONY: help venv venv-dev demo check format test test-interop test-engines test-long bench-train-tokenizer bench-loader bench-encode bench-plan demo-train train-3d bench-train bench-memory cluster-build cluster-train clean bench bench-end-to-end
 help:  ## list the targets
-	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 20
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 26
 
 # Two stamps: the demo needs no torch, so a fresh laptop is through in minutes.
 $(VENV)/.base: pyproject.toml constraints.txt
