@@ -123,7 +123,9 @@ def _unfused_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor |
     grouped = (query * query.shape[-1] ** -0.5).unflatten(1, (kv_heads, -1)).flatten(2, 3)
     scores = (grouped @ key.transpose(-2, -1)).unflatten(2, (-1, seq_len)).flatten(1, 2)
     weights = (scores + bias).softmax(dim=-1)
-    return (weights.unflatten(1, (kv_heads, -1)).flatten(2, 3) @ value).unflatten(2, (-1, seq_len)).flatten(1, 2)
+    attended = weights.unflatten(1, (kv_heads, -1)).flatten(2, 3) @ value
+    heads: Tensor = attended.unflatten(2, (-1, seq_len))
+    return heads.flatten(1, 2)
 
 
 class Attention(nn.Module):
