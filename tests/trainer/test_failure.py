@@ -10,7 +10,7 @@ import torch
 from survivors import HANG, KILL, train_with_a_victim
 from trainings import MODEL, Recorder, config_for, write_dataset
 
-from tokpipe.errors import TrainingStoppedError
+from tokpipe.errors import TrainerError, TrainingStoppedError
 from tokpipe.trainer.data import DatasetSource
 from tokpipe.trainer.failure import LossGuard, StopRequest, losses_by_replica, worst_replica
 from tokpipe.trainer.mesh import ParallelConfig
@@ -19,6 +19,7 @@ from tokpipe.trainer.optimizer import OptimizerConfig
 from tokpipe.trainer.parallelize import parallelize
 from tokpipe.trainer.step import StepBatch, StepResult
 from tokpipe.trainer.train import run_training
+from tokpipe.trainer.world import agree_on_attempt
 
 
 @pytest.fixture(scope="module")
@@ -215,3 +216,27 @@ def test_a_rank_that_dies_or_hangs_ends_the_job_and_is_named(data, tmp_path, how
     exit_codes, messages = train_with_a_victim(config_for(tmp_path, data, failure={"timeout_seconds": 6.0}), how)
     assert all(code not in (0, None) for code in exit_codes)
     assert any(verdict in text for text in messages), messages
+
+
+def test_ranks_agree_on_an_attempt_and_never_on_an_earlier_one():
+    """One store over three attempts, with what died in the first and second still in it."""
+    store, attempts = Store(), []
+
+    def arrive(rank, names):
+        names[rank] = agree_on_attempt(store, rank=rank, world_size=3, timeout_seconds=20)
+
+    for order in ([2, 1, 0], [0, 1, 2], [1, 0, 2]):
+        names = {}
+        threads = [threading.Thread(target=arrive, args=(rank, names)) for rank in order]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        attempts.append(set(names.values()))
+    assert all(len(names) == 1 for names in attempts)
+    assert len(set.union(*attempts)) == 3
+
+
+def test_ranks_that_do_not_arrive_are_said():
+    with pytest.raises(TrainerError, match="rank 0: not all of 2 ranks arrived within"):
+        agree_on_attempt(Store(), rank=0, world_size=2, timeout_seconds=0.1)

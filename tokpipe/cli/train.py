@@ -32,7 +32,8 @@ def train(recipe: str, overrides: tuple[str, ...], as_json: bool, **flags: Any) 
     given = [f"{places[name]}={json.dumps(value)}" for name, value in flags.items() if value is not None]
     config = read_train_config(recipe, overrides=(*overrides, *given), world_size=launch.world_size)
     # `record` leaves a rank's error where torchrun looks for it, so that it names the first rank that failed.
-    summary = record(run_training)(config, launch=launch)
+    run = record(run_training) if launch.distributed else run_training
+    summary = run(config, launch=launch)
     if launch.rank == 0 and summary is not None:
         click.echo(json.dumps(describe(summary), indent=2) if as_json else _text(describe(summary)))
 

@@ -26,6 +26,11 @@ class StopRequest:
     def __init__(self) -> None:
         self.requested = False
 
+    def ignore_from_now(self) -> None:
+        """Let SIGTERM end the process again: the run has failed, and whoever started it should not have to wait."""
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self.requested = True
 

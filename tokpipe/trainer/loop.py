@@ -89,6 +89,7 @@ class TrainingLoop:
         except (RuntimeError, dist.DistError) as error:
             if not self._world.distributed:
                 raise
+            self._stop.ignore_from_now()
             raise TrainingStoppedError(self._monitor.explain(error)) from error
 
     def _run(self) -> TrainSummary:

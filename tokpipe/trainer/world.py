@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import time
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import cast
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from tokpipe.errors import TrainerError
@@ -76,9 +80,11 @@ def join_world(launch: Launch, *, device: str, timeout_seconds: float) -> Iterat
     store: KeyValueStore | None = None
     if opened:
         tcp_store, rank, world_size = next(rendezvous("env://", launch.rank, launch.world_size, timeout=timeout))
+        attempt = agree_on_attempt(tcp_store, rank=rank, world_size=world_size, timeout_seconds=timeout_seconds)
         backend = "cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo"
-        dist.init_process_group(backend, store=tcp_store, rank=rank, world_size=world_size, timeout=timeout)
-        store = tcp_store.clone()  # A connection of its own: the monitor must not wait behind a blocking call of the group.
+        dist.init_process_group(backend, store=PrefixStore(attempt, tcp_store), rank=rank, world_size=world_size, timeout=timeout)
+        # A connection of its own: the monitor must not wait behind a blocking call of the group.
+        store = cast(KeyValueStore, PrefixStore(attempt, tcp_store.clone()))
     control, checkpoint = (dist.new_group(backend="gloo", timeout=timeout) for _ in range(2))
     yield World(
         rank=dist.get_rank(),
@@ -91,6 +97,47 @@ def join_world(launch: Launch, *, device: str, timeout_seconds: float) -> Iterat
     dist.barrier(group=control)
     if opened:
         dist.destroy_process_group()
+
+
+def agree_on_attempt(store: KeyValueStore, *, rank: int, world_size: int, timeout_seconds: float) -> str:
+    """A name for this attempt that all its ranks share and no earlier one had.
+
+    torchrun keeps one store over all restarts, with the addresses of processes that have died; ranks that read those fail or wait
+    in vain. Restart counts do not tell attempts apart either: every node counts its own. So each rank says a fresh word, rank 0
+    repeats the words it has heard, and who hears its own word in it knows that this rank 0 is alive now.
+
+    Raises:
+        TrainerError: if the ranks do not all arrive in time.
+    """
+    word = uuid.uuid4().hex
+    store.set(f"hello/{rank}", word)
+    deadline = time.monotonic() + timeout_seconds
+    attempt, said = (word, "") if rank == 0 else ("", "")
+    while time.monotonic() < deadline:
+        if rank == 0:
+            missing = [r for r in range(world_size) if not store.check([f"hello/{r}"])]
+            heard = "" if missing else ",".join(store.get(f"hello/{r}").decode() for r in range(world_size))
+            if heard != said:
+                store.set("welcome", f"{attempt}:{heard}")
+                said = heard
+            if not missing and all(_says(store, f"ready/{r}", attempt) for r in range(1, world_size)):
+                store.set("go", attempt)
+                return attempt
+        elif store.check(["welcome"]):
+            name, _, words = store.get("welcome").decode().partition(":")
+            if word in words.split(",") and name != attempt:
+                attempt = name
+                store.set(f"ready/{rank}", attempt)
+            if attempt and _says(store, "go", attempt):
+                return attempt
+        time.sleep(0.02)
+    raise TrainerError(
+        f"rank {rank}: not all of {world_size} ranks arrived within {timeout_seconds:.0f} s; look at what the late ones say"
+    )
+
+
+def _says(store: KeyValueStore, key: str, value: str) -> bool:
+    return store.check([key]) and store.get(key).decode() == value
 
 
 def any_rank(world: World, flag: bool) -> bool:
