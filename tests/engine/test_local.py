@@ -84,7 +84,7 @@ def test_a_killed_worker_costs_one_task_which_runs_again(toy, recorder):
 def test_a_task_that_raises_is_named_and_the_others_finish(toy, recorder):
     spec = toy(5, {4: "raise"})
     with LocalEngine(LocalConfig(workers=2)) as engine:
-        with pytest.raises(TaskFailedError, match=r"1 of 5 toy tasks failed(.|\n)*toy-00004: ValueError: task 4 always fails"):
+        with pytest.raises(TaskFailedError, match=r"1 of 5 tasks failed(.|\n)*toy-00004: ValueError: task 4 always fails"):
             engine.run(spec, recorder)
         assert results(spec) == set(range(4))
         (Path(spec.out) / "mended").touch()

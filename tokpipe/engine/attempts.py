@@ -10,6 +10,8 @@ from tokpipe.errors import TaskFailedError, TokpipeError
 
 logger = logging.getLogger(__name__)
 
+MAX_NAMED = 10
+
 
 def describe(error: BaseException) -> str:
     """Type and message of an error; for one that nobody raised on purpose also where it came from."""
@@ -27,23 +29,30 @@ class Attempts:
         if max_attempts < 1:
             raise ValueError(f"max_attempts must be at least 1, got {max_attempts}")
         self.max_attempts = max_attempts
-        self._failures: dict[int, int] = {}
+        self._counts: dict[int, int] = {}
         self._reasons: dict[int, str] = {}
+        self._given_up: set[int] = set()
 
-    def failed(self, index: int, name: str, reason: str) -> None:
-        """Book one failure and say so in the log."""
-        count = self._failures.get(index, 0) + 1
-        self._failures[index], self._reasons[index] = count, reason
-        again = "giving it up" if self.exhausted(index) else "it will run again"
-        logger.warning("%s failed (attempt %d of %d), %s: %s", name, count, self.max_attempts, again, reason)
-
-    def exhausted(self, index: int) -> bool:
-        """Whether this task is not to be run again."""
-        return self._failures.get(index, 0) >= self.max_attempts
+    def failed(self, index: int, name: str, reason: str, *, final: bool = False) -> bool:
+        """Book one failure and say so in the log; `final` gives the task up at once. Returns whether it may run again."""
+        count = self._counts.get(index, 0) + 1
+        self._counts[index], self._reasons[index] = count, reason
+        if final or count >= self.max_attempts:
+            self._given_up.add(index)
+        again = index not in self._given_up
+        logger.warning(
+            "%s failed (attempt %d of %d), %s: %s",
+            name,
+            count,
+            self.max_attempts,
+            "it will run again" if again else "giving it up",
+            reason,
+        )
+        return again
 
     def runnable(self, missing: list[int]) -> list[int]:
         """The tasks of `missing` that may still be tried, in the same order."""
-        return [index for index in missing if not self.exhausted(index)]
+        return [index for index in missing if index not in self._given_up]
 
     def raise_if_given_up(self, tasks: Tasks, missing: list[int]) -> None:
         """Raise for every missing task that was given up.
@@ -51,13 +60,17 @@ class Attempts:
         Raises:
             TaskFailedError: with the name and last reason of each (the first ten in full).
         """
-        given_up = sorted(index for index in missing if self.exhausted(index))
+        given_up = sorted(set(missing) & self._given_up)
         if not given_up:
             return
-        lines = [f"  {tasks.name(index)}: {self._reasons[index]}" for index in given_up[:10]]
-        if len(given_up) > 10:
-            lines.append(f"  and {len(given_up) - 10} more")
+        lines = [f"  {tasks.name(index)}: {self._reasons[index]}{self._times(index)}" for index in given_up[:MAX_NAMED]]
+        if len(given_up) > MAX_NAMED:
+            lines.append(f"  and {len(given_up) - MAX_NAMED} more")
         raise TaskFailedError(
-            f"{len(given_up)} of {len(tasks)} tasks failed {self.max_attempts} times each; every other task is done. "
-            "Mend the cause and run the same command again: only these are redone.\n" + "\n".join(lines)
+            f"{len(given_up)} of {len(tasks)} tasks failed; every other one is done.\n"
+            + "\n".join(lines)
+            + "\nMend the cause and run the same command again: only what is missing is done."
         )
+
+    def _times(self, index: int) -> str:
+        return f" ({self._counts[index]} times)" if self._counts[index] > 1 else ""

@@ -19,11 +19,10 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from tokpipe.engine.attempts import Attempts
 from tokpipe.engine.base import Counters, ProgressSink, Tasks, TaskSpec
 from tokpipe.engine.interrupts import sigterm_as_interrupt
-from tokpipe.errors import BuildInterruptedError, EngineError, TaskFailedError
-
-log = logging.getLogger(__name__)
+from tokpipe.errors import BuildInterruptedError, EngineError
 
 # One task is one core: libraries that start a thread per core would only fight each other.
 ONE_THREAD = dict.fromkeys(
@@ -32,7 +31,6 @@ ONE_THREAD = dict.fromkeys(
 TICK_SECONDS = 1.0
 END_SECONDS = 10.0
 MAX_FAILED_STARTS = 3
-MAX_NAMED = 10
 # A worker with its libraries and small tables takes 0.4 GB.
 RETIRE_BYTES = 500_000_000
 
@@ -205,9 +203,7 @@ class _Stage:
     def __init__(self, spec: TaskSpec, tasks: Tasks, missing: list[int], max_attempts: int, progress: ProgressSink) -> None:
         self.spec, self.tasks, self.progress = spec, tasks, progress
         self.queue = deque(missing)
-        self.max_attempts = max_attempts
-        self.deaths: dict[int, int] = {}
-        self.failures: dict[int, str] = {}
+        self.attempts = Attempts(max_attempts)
 
     def hear(self, worker: _Worker, kind: str, value: Any) -> None:
         """Book one message of a worker."""
@@ -220,9 +216,8 @@ class _Stage:
             if kind == "done":
                 worker.peak_bytes = value
             else:
-                self.failures[worker.index] = str(value)
-                log.warning("%s failed: %s", self.tasks.name(worker.index), value)
                 self.progress.add(-worker.reported)
+                self.attempts.failed(worker.index, self.tasks.name(worker.index), str(value), final=True)
             worker.index = -1
 
     def died(self, worker: _Worker) -> None:
@@ -231,26 +226,12 @@ class _Stage:
         if index < 0:
             return
         self.progress.add(-worker.reported)
-        self.deaths[index] = self.deaths.get(index, 0) + 1
-        again = self.deaths[index] < self.max_attempts
-        log.warning("%s: %s; %s", self.tasks.name(index), epitaph, "it will run again" if again else "giving it up")
-        if again:
+        if self.attempts.failed(index, self.tasks.name(index), epitaph):
             self.queue.appendleft(index)
-        else:
-            self.failures[index] = f"{epitaph} {self.deaths[index]} times"
 
     def raise_failures(self) -> None:
         """Raise if a task has no result, with the reasons."""
-        for index in self.tasks.missing():
-            self.failures.setdefault(index, "returned without a result")
-        if not self.failures:
-            return
-        named = sorted(self.failures)[:MAX_NAMED]
-        lines = [f"  {self.tasks.name(index)}: {self.failures[index]}" for index in named]
-        if len(self.failures) > MAX_NAMED:
-            lines.append(f"  and {len(self.failures) - MAX_NAMED} more")
-        raise TaskFailedError(
-            f"{len(self.failures)} of {len(self.tasks)} {self.spec.stage} tasks failed; every other one is done.\n"
-            + "\n".join(lines)
-            + "\nMend the cause and run the same command again: only what is missing is done."
-        )
+        missing = self.tasks.missing()
+        for index in self.attempts.runnable(missing):
+            self.attempts.failed(index, self.tasks.name(index), "returned without a result", final=True)
+        self.attempts.raise_if_given_up(self.tasks, missing)

@@ -88,10 +88,8 @@ class RayEngine:
                 for reference in ready:
                     index = flying.pop(reference)
                     failure = collect(ray, reference, progress)
-                    if failure:
-                        attempts.failed(index, tasks.name(index), failure)
-                        if not attempts.exhausted(index):
-                            waiting.append(index)
+                    if failure and attempts.failed(index, tasks.name(index), failure):
+                        waiting.append(index)
         finally:
             for reference in flying:
                 ray.cancel(reference, force=True)
