@@ -50,7 +50,8 @@ class Tokenizer:
         self._units = None if obstacle or self._rules is None else UnitEncoder(model_bytes, self.vocabulary, self._rules)
         self.path_note: str = f"plain path: {obstacle}" if obstacle else "fast path: safe cuts"
         """Which path `encode_batch` takes, and why."""
-        logger.info("%s: %s", name, self.path_note)
+        # The plain path is worth a line to everybody: it is many times slower. The fast one is what people expect.
+        logger.log(logging.INFO if obstacle else logging.DEBUG, "%s: %s", name, self.path_note)
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Tokenizer:
