@@ -10,11 +10,17 @@ import time
 
 import pytest
 
-from tokpipe.engine.base import Counters
+from tokpipe.engine.attempts import Attempts
+from tokpipe.engine.base import Counters, TaskSpec
 from tokpipe.engine.slurm import SlurmConfig, SlurmEngine, new_folder, sbatch_script
+from tokpipe.engine.worker import Job, write_json
 from tokpipe.errors import BuildInterruptedError, EngineError, TaskFailedError
 
 FAST = SlurmConfig(memory="100M", time_limit="00:10:00", poll_seconds=0.3)
+
+
+def toy_spec(tasks) -> TaskSpec:
+    return TaskSpec("toy_tasks:open_tasks", str(tasks.out), tasks.stage)
 
 
 def attempts(tmp_path, index):
@@ -41,6 +47,24 @@ def test_each_array_gets_a_folder_of_its_own(tmp_path):
     (tmp_path / "count-0007").mkdir()
     (tmp_path / "count-merge-0011").mkdir()
     assert new_folder(tmp_path, "count").name == "count-0008"
+
+
+def test_what_a_lost_element_never_came_to_has_not_failed(toy, tmp_path):
+    """Two elements of three tasks. Element 0 did one and was lost in its second; element 1 never started."""
+    tasks = toy(6).open()
+    folder, attempts = tmp_path / "job", Attempts(1)
+    Job(spec=toy_spec(tasks), indices=(5, 4, 3, 2, 1, 0), num_elements=2).write(folder)
+    write_json(folder / "progress-0.json", {"counters": {}, "begun": 2})
+    SlurmEngine(FAST, tmp_path)._book_failures(tasks, attempts, [4, 3, 2, 1, 0], folder)
+    assert attempts.runnable([4, 3, 2, 1, 0]) == [4, 2, 1, 0]
+
+
+def test_where_nothing_was_done_everything_has_failed(toy, tmp_path):
+    tasks = toy(2).open()
+    folder, attempts = tmp_path / "job", Attempts(1)
+    Job(spec=toy_spec(tasks), indices=(1, 0), num_elements=2).write(folder)
+    SlurmEngine(FAST, tmp_path)._book_failures(tasks, attempts, [1, 0], folder)
+    assert attempts.runnable([1, 0]) == []
 
 
 def test_a_machine_without_slurm_is_told_so(toy, tmp_path, recorder, monkeypatch):

@@ -74,10 +74,10 @@ def test_a_signal_before_the_time_limit_ends_the_worker_between_results(toy, tmp
 
 def test_progress_never_goes_back_when_an_element_starts_over(tmp_path):
     progress = FileProgress(tmp_path)
-    write_json(tmp_path / "progress-0.json", {"documents": 10, "tokens": 100, "text_bytes": 1000})
+    write_json(tmp_path / "progress-0.json", {"begun": 1, "counters": {"documents": 10, "tokens": 100, "text_bytes": 1000}})
     assert progress.new() == Counters(10, 100, 1000)
-    write_json(tmp_path / "progress-0.json", {"documents": 2, "tokens": 20, "text_bytes": 200})
+    write_json(tmp_path / "progress-0.json", {"begun": 1, "counters": {"documents": 2, "tokens": 20, "text_bytes": 200}})
     assert progress.new() == Counters()
-    write_json(tmp_path / "progress-0.json", {"documents": 12, "tokens": 120, "text_bytes": 1200})
+    write_json(tmp_path / "progress-0.json", {"begun": 1, "counters": {"documents": 12, "tokens": 120, "text_bytes": 1200}})
     assert progress.new() == Counters(2, 20, 200)
-    assert json.loads((tmp_path / "progress-0.json").read_text())["documents"] == 12
+    assert json.loads((tmp_path / "progress-0.json").read_text())["counters"]["documents"] == 12

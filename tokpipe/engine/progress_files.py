@@ -19,7 +19,7 @@ class FileProgress:
         """What was done since the last call. An element that was run again may have started over: never below zero."""
         total = Counters()
         for path in self.folder.glob("progress-*.json"):
-            total += Counters(**json.loads(path.read_text(encoding="utf-8")))
+            total += Counters(**json.loads(path.read_text(encoding="utf-8"))["counters"])
         added = Counters(
             max(0, total.documents - self._seen.documents),
             max(0, total.tokens - self._seen.tokens),
@@ -28,6 +28,12 @@ class FileProgress:
         )
         self._seen += added
         return added
+
+
+def num_begun(folder: Path, element: int) -> int:
+    """How many of its tasks an element has begun, in its latest run."""
+    path = folder / f"progress-{element}.json"
+    return int(json.loads(path.read_text(encoding="utf-8"))["begun"]) if path.exists() else 0
 
 
 def read_failures(folder: Path) -> dict[int, str]:

@@ -20,7 +20,7 @@ from tokpipe.engine.attempts import Attempts
 from tokpipe.engine.base import ProgressSink, Tasks, TaskSpec
 from tokpipe.engine.interrupts import sigterm_as_interrupt
 from tokpipe.engine.local import ONE_THREAD
-from tokpipe.engine.progress_files import FileProgress, read_failures
+from tokpipe.engine.progress_files import FileProgress, num_begun, read_failures
 from tokpipe.engine.worker import Job
 from tokpipe.errors import BuildInterruptedError, EngineError
 
@@ -127,13 +127,20 @@ class SlurmEngine:
         return folder
 
     def _book_failures(self, tasks: Tasks, attempts: Attempts, indices: list[int], folder: Path) -> None:
-        """Each task of the array that is still missing failed once: by its own word, or in silence (then see its log)."""
+        """Each task of the array that was begun and is still missing failed once: by its own word, or in silence (see its log).
+
+        What an element never came to before it was lost has not failed. But where not one task was done, all have: otherwise a
+        node on which nothing can start would be tried for ever.
+        """
         reasons = read_failures(folder)
         job = Job.read(folder)
+        nothing_done = len(indices) == len(job.indices)
         for index in indices:
+            place, element = divmod(job.indices.index(index), job.num_elements)
             reason = reasons.get(index)
             if reason is None:
-                element = job.indices.index(index) % job.num_elements
+                if place >= num_begun(folder, element) and not nothing_done:
+                    continue
                 reason = "ended without a result (killed, or out of memory or time); " + log_tail(
                     folder / f"element-{element}.log"
                 )

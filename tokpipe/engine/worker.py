@@ -3,8 +3,8 @@
     python -m tokpipe.engine.worker JOB_FOLDER ELEMENT
 
 `JOB_FOLDER` holds `job.json` (written by the engine: the task list's spec and the indices of this round) and receives, per
-element, `progress-*.json` (counters so far) and `failure-*.json` (the reason of each task that raised). Results are published
-by the tasks themselves; nothing here marks a task as done.
+element, `progress-*.json` (counters so far, and how many of its tasks it has begun) and `failure-*.json` (the reason of each task
+that raised). Results are published by the tasks themselves; nothing here marks a task as done.
 """
 
 from __future__ import annotations
@@ -69,7 +69,13 @@ class ProgressFile:
     def __init__(self, path: Path):
         self.path = path
         self.total = Counters()
+        self.begun = 0
         self._written = 0.0
+
+    def begin(self) -> None:
+        """One more task begins: what an element that is lost never came to has not failed."""
+        self.begun += 1
+        self.write()
 
     def add(self, counters: Counters) -> None:
         """Add and, every few seconds, write."""
@@ -79,7 +85,7 @@ class ProgressFile:
 
     def write(self) -> None:
         """Write the counters now."""
-        write_json(self.path, asdict(self.total))
+        write_json(self.path, {"counters": asdict(self.total), "begun": self.begun})
         self._written = time.monotonic()
 
 
@@ -101,6 +107,7 @@ def run_element(folder: Path, number: int) -> int:
     failures = 0
     try:
         for index in job.element(number):
+            progress.begin()
             try:
                 tasks.run(index, progress.add)
             except Exception as error:
