@@ -88,6 +88,15 @@ def test_damage_is_exit_code_one_and_json_still_comes(data):
     assert report["problems"][0]["path"] == "shards/en-00001-000.bin"
 
 
+def test_worker_processes_find_the_same(data, monkeypatch):
+    flip(data / "shards/en-00001-000.bin")
+    alone = CliRunner().invoke(cli, ["verify", str(data), "--json", "--workers", "1"])
+    monkeypatch.setattr("tokpipe.cli.verify.ALONE_BYTES", 0)
+    spread = CliRunner().invoke(cli, ["verify", str(data), "--json", "--workers", "2"])
+    assert spread.exit_code == alone.exit_code == 1
+    assert json.loads(spread.stdout) == json.loads(alone.stdout)
+
+
 def test_another_tokenizer_under_the_same_name_is_found(data, tmp_path):
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(["other words here"] * 20),

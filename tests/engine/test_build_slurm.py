@@ -114,6 +114,14 @@ def test_cluster_build_makes_the_same_dataset_with_task_workers(slurm, real_conf
     assert f"Dataset {real_id}" in words
 
 
+def test_verify_runs_through_the_engine(slurm, real_dataset, tmp_path):
+    command = [sys.executable, "-m", "tokpipe", "verify", str(real_dataset), "--engine", "slurm", "--slurm-memory", "100M"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "every promise is kept" in done.stdout
+    assert list((tmp_path / "tokpipe-jobs").glob("verify-0000/element-*.log"))
+
+
 @pytest.mark.distributed
 def test_cluster_train_runs_its_torchrun_line(slurm, real_dataset, tmp_path, monkeypatch):
     """`make cluster-train`, recipes/slurm/train-64xh100.sbatch, with what two nodes without GPUs have instead."""
