@@ -85,6 +85,6 @@ def test_empty_columns_and_documents(tokenizer):
 
 def test_loading_says_which_path_it_takes(small_model, tmp_path, caplog):
     shutil.copy(small_model / "tokenizer.model", tmp_path / "x.model")
-    with caplog.at_level("INFO"):
+    with caplog.at_level("DEBUG"):
         Tokenizer.load(tmp_path / "x.model")
     assert f"{tmp_path / 'x.model'}: fast path" in caplog.text
