@@ -84,6 +84,11 @@ bench-end-to-end: $(VENV)/.bench  ## files to tokens on disk on one core beside 
 bench-plan: $(VENV)/.base  ## planning 5 TB as 10,000 and as 1,000,000 files: seconds and memory
 	$(BIN)/python scripts/bench_plan.py demo/bench-plan
 
+bench-stages: $(VENV)/.base  ## CPU seconds per GB of every stage of a build, and a trillion tokens on paper from them
+	mkdir -p demo/bench-stages
+	$(BIN)/python scripts/bench_stages.py $(or $(CORPUS),../shared/corpus) demo/bench-stages > demo/bench-stages/stages.json
+	$(BIN)/python scripts/scaling.py demo/bench-stages/stages.json
+
 TRAIN_DATA := demo/train-data
 $(TRAIN_DATA)/dataset.json: $(VENV)/.dev
 	test -d demo/raw || $(BIN)/python scripts/sample_corpus.py demo/raw --megabytes $(MB)
