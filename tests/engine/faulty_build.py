@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 
@@ -82,7 +81,7 @@ def open_tasks(out: str, stage: str) -> FaultyTasks:
 
 
 if __name__ == "__main__":
-    from tokpipe.cli.main import cli
+    from tokpipe.cli.main import main
 
     tasks.OPENER = "faulty_build:open_tasks"
-    cli(sys.argv[1:])
+    main()

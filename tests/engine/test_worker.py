@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tokpipe.engine.base import Counters, TaskSpec
-from tokpipe.engine.progress_files import FileProgress, read_failures
+from tokpipe.engine.progress_files import FileProgress, num_begun, read_failures
 from tokpipe.engine.worker import EXIT_STOPPED, Job, main, run_element, write_json
 
 
@@ -73,11 +74,14 @@ def test_a_signal_before_the_time_limit_ends_the_worker_between_results(toy, tmp
 
 
 def test_progress_never_goes_back_when_an_element_starts_over(tmp_path):
+    def leave(*counters: int, begun: int) -> None:
+        write_json(tmp_path / "progress-0.json", {"begun": begun, "counters": asdict(Counters(*counters))})
+
     progress = FileProgress(tmp_path)
-    write_json(tmp_path / "progress-0.json", {"begun": 1, "counters": {"documents": 10, "tokens": 100, "text_bytes": 1000}})
-    assert progress.new() == Counters(10, 100, 1000)
-    write_json(tmp_path / "progress-0.json", {"begun": 1, "counters": {"documents": 2, "tokens": 20, "text_bytes": 200}})
+    leave(10, 100, 1000, 4000, begun=3)
+    assert progress.new() == Counters(10, 100, 1000, 4000)
+    leave(2, 20, 200, 800, begun=1)
     assert progress.new() == Counters()
-    write_json(tmp_path / "progress-0.json", {"begun": 1, "counters": {"documents": 12, "tokens": 120, "text_bytes": 1200}})
-    assert progress.new() == Counters(2, 20, 200)
-    assert json.loads((tmp_path / "progress-0.json").read_text())["counters"]["documents"] == 12
+    leave(12, 120, 1200, 4800, begun=3)
+    assert progress.new() == Counters(2, 20, 200, 800)
+    assert [num_begun(tmp_path, element) for element in (0, 1)] == [3, 0]
