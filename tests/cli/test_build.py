@@ -160,7 +160,7 @@ def test_ctrl_c_says_how_to_go_on_and_leaves_no_process(raw, tmp_path):
         "--workers",
         "2",
         "--split-bytes",
-        "300",
+        "1000",
     ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     receipts = tmp_path / "d" / "build" / "receipts" / "count"
