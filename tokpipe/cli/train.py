@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from typing import Any
 
@@ -18,8 +19,6 @@ import click
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def train(recipe: str, overrides: tuple[str, ...], as_json: bool, **flags: Any) -> None:
     """Train the reference model from RECIPE, alone or under `torchrun`; run it again to go on from the last checkpoint."""
-    from torch.distributed.elastic.multiprocessing.errors import record
-
     from tokpipe.trainer import Launch, describe, read_train_config, run_training
 
     launch = Launch(
@@ -28,13 +27,13 @@ def train(recipe: str, overrides: tuple[str, ...], as_json: bool, **flags: Any) 
         local_rank=int(os.environ.get("LOCAL_RANK", 0)),
         distributed="RANK" in os.environ,
     )
+    if launch.rank != 0:
+        logging.getLogger("tokpipe").setLevel(logging.WARNING)  # Only rank 0 speaks, but for warnings and errors.
     places = {"data": "data.path", "out": "run.out", "max_steps": "run.max_steps"}
     given = [f"{places[name]}={json.dumps(value)}" for name, value in flags.items() if value is not None]
     config = read_train_config(recipe, overrides=(*overrides, *given), world_size=launch.world_size)
-    # `record` leaves a rank's error where torchrun looks for it, so that it names the first rank that failed.
-    run = record(run_training) if launch.distributed else run_training
-    summary = run(config, launch=launch)
-    if launch.rank == 0 and summary is not None:
+    summary = run_training(config, launch=launch)
+    if launch.rank == 0:
         click.echo(json.dumps(describe(summary), indent=2) if as_json else _text(describe(summary)))
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from pathlib import Path
+from typing import cast
 
+from torch.distributed import is_torchelastic_launched
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.elastic.multiprocessing.errors import record
 
 from tokpipe.errors import TrainerError
 from tokpipe.recipe import fill, read_tables, to_toml
@@ -70,6 +73,14 @@ def run_training(
     Raises:
         TrainerError: if the run cannot start or go on; `TrainingStoppedError` names step, rank and positions.
     """
+    # Under torchrun, leave an error where it looks for it, so that it names the first rank that failed.
+    run = record(_train) if is_torchelastic_launched() else _train
+    return cast(TrainSummary, run(config, launch=launch, source=source, held_out=held_out))
+
+
+def _train(
+    config: TrainConfig, *, launch: Launch, source: StepSource | None, held_out: Mapping[str, Batches] | None
+) -> TrainSummary:
     with join_world(launch, device=config.run.device, timeout_seconds=config.failure.timeout_seconds) as world:
         mesh = build_mesh(config.parallel, world_size=world.world_size, device_type=world.device.type)
         if world.rank == 0:
