@@ -144,7 +144,10 @@ def test_the_resolved_recipe_reads_back_as_the_same_config(tmp_path):
     ("changes", "message"),
     [
         ({"parallel": {"dp": 3}}, "not a multiple of dp 3 x num_micro_batches 1 = 3; the next that is: 18"),
-        ({"schedule": {"kind": "wsd", "warmup_steps": 2, "decay_steps": 9}}, "2 warm-up and 9 decay steps do not fit into run.max_steps 6"),
+        (
+            {"schedule": {"kind": "wsd", "warmup_steps": 2, "decay_steps": 9}},
+            "2 warm-up and 9 decay steps do not fit into run.max_steps 6",
+        ),
         ({"run": {"max_steps": 0}}, "max_steps and log_interval must be at least 1"),
         ({"run": {"eval_interval": -1}}, "must not be negative"),
         ({"checkpoint": {"keep": 0}}, "keep at least 1"),

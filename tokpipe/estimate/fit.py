@@ -122,6 +122,6 @@ def suggest_layouts(request: PlanRequest, *, limit: int = 5) -> tuple[Suggestion
                     )
                 )
     best: dict[tuple[int, int], Suggestion] = {}
-    for layout in sorted(found, key=lambda s: (s.cost, s.zero)):
-        best.setdefault((layout.tp, layout.pp), layout)
+    for suggestion in sorted(found, key=lambda s: (s.cost, s.zero)):
+        best.setdefault((suggestion.tp, suggestion.pp), suggestion)
     return tuple(list(best.values())[:limit])
