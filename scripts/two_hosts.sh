@@ -4,8 +4,8 @@
 #   scripts/two_hosts.sh PROCESSES_PER_HOST LOG_FOLDER MODULE [ARGUMENTS...]      e.g.
 #   scripts/two_hosts.sh 4 /tmp/logs tokpipe.cli.main train recipes/tiny-3d-cpu.toml --out /tmp/run
 #
-# Each host sees only its own loopback and 10.231.7.1 or .2; they find each other as real hosts do, by the address of the first.
-# Whatever happens, the namespaces and the processes in them are gone at the end. Exit code: the first host's, else the second's.
+# Each host sees only its own loopback and an address of its own; they find each other as real hosts do, by the address of the first.
+# Whatever happens, the namespaces and the processes in them are gone at the end. When one host fails the other is ended too.
 set -euo pipefail
 PROCESSES=${1:?processes per host} LOGS=${2:?folder for logs}; shift 2
 PYTHON=${PYTHON:-python}
@@ -55,5 +55,7 @@ for host in "${HOSTS[@]}"; do
     PIDS+=($!)
 done
 STATUS=0
-for pid in "${PIDS[@]}"; do wait "$pid" || STATUS=$?; done
+for _ in "${PIDS[@]}"; do
+    wait -n "${PIDS[@]}" || { STATUS=$?; break; }
+done
 exit "$STATUS"
