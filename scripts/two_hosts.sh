@@ -56,6 +56,6 @@ for host in "${HOSTS[@]}"; do
 done
 STATUS=0
 for _ in "${PIDS[@]}"; do
-    wait -n "${PIDS[@]}" || { STATUS=$?; break; }
+    wait -n || { STATUS=$?; break; }
 done
 exit "$STATUS"
