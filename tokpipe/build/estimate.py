@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -80,12 +81,12 @@ class Estimate:
         if self.ignored:
             shown = ", ".join(self.ignored[:5]) + (", ..." if len(self.ignored) > 5 else "")
             lines.append(f"Ignored, for their names say nothing that can be read: {len(self.ignored):,} files ({shown})")
+        free = "nobody knows how much" if self.free_bytes == sys.maxsize else human_bytes(self.free_bytes)
         lines += [
             f"Splits (tasks): {self.num_splits:,}",
             f"About {human_count(self.documents)} documents, {human_bytes(self.text_bytes)} of text, "
             f"{human_count(self.tokens)} tokens",
-            f"Disk: about {human_bytes(self.disk_bytes)} needed, {human_bytes(self.free_bytes)} free"
-            + ("" if self.fits else ": TOO SMALL"),
+            f"Disk: about {human_bytes(self.disk_bytes)} needed, {free} free" + ("" if self.fits else ": TOO SMALL"),
             f"Time: about {human_seconds(self.seconds)} with {self.workers} workers at the speed just measured",
             *self.assumptions,
         ]
