@@ -81,7 +81,7 @@ class Estimate:
         if self.ignored:
             shown = ", ".join(self.ignored[:5]) + (", ..." if len(self.ignored) > 5 else "")
             lines.append(f"Ignored, for their names say nothing that can be read: {len(self.ignored):,} files ({shown})")
-        free = "nobody knows how much" if self.free_bytes == sys.maxsize else human_bytes(self.free_bytes)
+        free = "an unknown amount" if self.free_bytes == sys.maxsize else human_bytes(self.free_bytes)
         lines += [
             f"Splits (tasks): {self.num_splits:,}",
             f"About {human_count(self.documents)} documents, {human_bytes(self.text_bytes)} of text, "
