@@ -80,7 +80,7 @@ class _Worker:
         self.ready = False
         self.index = -1
         self.reported = Counters()
-        self.peak_bytes = 0
+        self.resident_bytes = 0
 
     def give(self, run: int, spec: TaskSpec, index: int) -> None:
         """Hand over a task; a worker that has just died is noticed by the next `recv`."""
@@ -166,7 +166,7 @@ class LocalEngine:
 
     def _retire(self) -> None:
         """End the workers that a stage has made large: allocators seldom give memory back, and the next stage needs some."""
-        large = [worker for worker in self._workers if worker.peak_bytes > RETIRE_BYTES]
+        large = [worker for worker in self._workers if worker.resident_bytes > RETIRE_BYTES]
         self._workers = [worker for worker in self._workers if worker not in large]
         for worker in large:
             worker.hang_up()
@@ -214,7 +214,7 @@ class _Stage:
             self.progress.add(value)
         else:
             if kind == "done":
-                worker.peak_bytes = value
+                worker.resident_bytes = value
             else:
                 self.progress.add(-worker.reported)
                 self.attempts.failed(worker.index, self.tasks.name(worker.index), str(value), final=True)

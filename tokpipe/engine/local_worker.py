@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from tokpipe.engine.attempts import describe
@@ -26,8 +27,13 @@ PR_SET_PDEATHSIG = 1
 PARENT_POLL_SECONDS = 0.5
 
 
-def peak_bytes() -> int:
-    """The largest resident memory of this process so far."""
+def resident_bytes() -> int:
+    """Memory that this process holds; where only the peak can be had, the peak.
+
+    Not `ru_maxrss` on Linux: it survives exec, so a small worker of a large parent would look large.
+    """
+    if sys.platform == "linux":
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
@@ -65,7 +71,7 @@ def serve(connection: Connection[Any, Any]) -> None:
             logging.getLogger(__name__).debug("task %d of %s failed", index, spec.stage, exc_info=True)
             connection.send(("failed", describe(error)))
         else:
-            connection.send(("done", peak_bytes()))
+            connection.send(("done", resident_bytes()))
 
 
 def main(descriptor: int, parent: int, level: int) -> None:
