@@ -57,7 +57,7 @@ def read_texts(corpus: Path, megabytes: float) -> pa.LargeStringArray:
     texts = pa.chunked_array([chunk for column in columns for chunk in column.chunks]).combine_chunks()
     share = min(1.0, megabytes * 1e6 / texts.nbytes)
     # A stride through all files: every batch is a mixture of them.
-    chosen = np.flatnonzero(document_hashes(texts) < np.uint64(share * (2**64 - 1)))
+    chosen = np.flatnonzero(document_hashes(texts) < np.uint64(min(2**64 - 1, int(share * 2**64))))
     return texts.take(pa.array(np.random.default_rng(0).permutation(chosen)))
 
 
