@@ -73,14 +73,15 @@ def batches(texts: pa.LargeStringArray) -> Iterator[pa.LargeStringArray]:
 
 
 def trained_model(texts: pa.LargeStringArray, folder: Path) -> Path:
-    """The default tokenizer with its warm units, trained on the texts unless it is there already."""
+    """A tokenizer with its warm units, trained on the texts unless it is there already: the default settings but for the
+    normalization, since not every peer reads a model with rules of its own."""
     if not (folder / "units.json").exists():
         folder.mkdir(parents=True, exist_ok=True)
         with WordCounter("bench") as counter:
             for batch in batches(texts):
                 counter.add(batch)
             counter.write(folder / "words.counts")
-        train_tokenizer(folder / "words.counts", TrainConfig(), folder)
+        train_tokenizer(folder / "words.counts", TrainConfig(normalization="identity"), folder)
         Tokenizer.load(folder).build_warm_units(folder / "words.counts", folder)
     return folder
 
