@@ -75,12 +75,15 @@ status) SLURM_CONF="$D/slurm.conf" sinfo -N -l; SLURM_CONF="$D/slurm.conf" squeu
 env) echo "export SLURM_CONF=$D/slurm.conf" ;;
 down)
   export SLURM_CONF="$D/slurm.conf"
-  timeout 5 scancel --state=RUNNING,PENDING -u root 2>/dev/null || true; sleep 0.5
-  for f in "$D"/run/slurmd.*.pid "$D/run/slurmctld.pid" "$D/run/munged.pid"; do
-    [ -s "$f" ] || continue; p=$(cat "$f")
-    # check that the pid is still ours before we end it
-    tr '\0' ' ' < /proc/$p/cmdline 2>/dev/null | grep -qF "$D" && kill "$p" 2>/dev/null || true
-    for ((i=0;i<50;i++)); do kill -0 "$p" 2>/dev/null || break; sleep 0.1; done
-    kill -0 "$p" 2>/dev/null && kill -9 "$p" || true
+  timeout 5 scancel -u root 2>/dev/null || true; sleep 0.5
+  # munged last: the others speak through it. A pid counts only while its process is still ours.
+  ours() { tr '\0' ' ' < "/proc/$1/cmdline" 2>/dev/null | grep -qF "$D"; }
+  for group in "slurm*" munged; do
+    pids=$(cat "$D"/run/$group.pid "$D"/run/$group.*.pid 2>/dev/null || true)
+    for p in $pids; do ours "$p" && kill "$p" 2>/dev/null || true; done
+    for p in $pids; do
+      for ((i=0;i<80;i++)); do ours "$p" || break; sleep 0.1; done
+      ours "$p" && kill -9 "$p" || true
+    done
   done; echo down ;;
 esac
