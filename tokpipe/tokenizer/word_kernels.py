@@ -13,6 +13,7 @@ from numba import njit, uint64
 from numpy.typing import NDArray
 
 from tokpipe.tokenizer.hashing import hash_bytes, load_part, same_bytes
+from tokpipe.tokenizer.jit import kernel
 
 SPACE, NEWLINE, TAB = 0x20, 0x0A, 0x09
 OTHER, LATIN, DEVANAGARI = 0, 1, 2
@@ -35,7 +36,7 @@ def _space_bytes(data: NDArray[np.uint8], i: int, end: int) -> int:
     return 0
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def count_words(
     data: NDArray[np.uint8],
     starts: NDArray[np.int64],
@@ -102,7 +103,8 @@ def count_words(
                 entry = table[p]
                 if entry == uint64(0):
                     table[p] = (tag << uint64(32)) | uint64(n + 1)
-                    keys[num_bytes : num_bytes + length] = data[start:i]
+                    for q in range(length):
+                        keys[num_bytes + q] = data[start + q]
                     num_bytes += length
                     counts[n] = 1
                     n += 1
