@@ -15,7 +15,6 @@ import json
 import logging
 import re
 import secrets
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -26,7 +25,8 @@ from typing import Any
 import fsspec
 import xxhash
 
-from tokpipe.build.lock import hold_lock, is_held
+from tokpipe.build.lock import hold_lock
+from tokpipe.build.scratch import ScratchFolders
 from tokpipe.errors import BuildError, MissingExtraError
 from tokpipe.urls import refuse_credentials
 
@@ -70,6 +70,7 @@ class ObjectStore:
         self.out = out.rstrip("/")
         name = hashlib.sha256(self.out.encode()).hexdigest()[:16]
         self.scratch = Path(tempfile.gettempdir()) / f"tokpipe-{name}"
+        self._attempts = ScratchFolders(self.scratch / "attempts")
 
     @functools.cached_property
     def _remote(self) -> tuple[Any, str]:
@@ -157,35 +158,17 @@ class ObjectStore:
 
     @contextlib.contextmanager
     def attempt(self, label: str) -> Iterator[UploadAttempt]:
-        """A locked scratch folder on this machine."""
-        self.remove_dead_attempts(label)
-        attempt_id = secrets.token_hex(4)
-        folder = self.scratch / "attempts" / f"{label}.{attempt_id}"
-        lock = folder.with_name(f"{folder.name}.lock")
-        with hold_lock(lock, str(folder)):
-            try:
-                folder.mkdir(parents=True)
-                yield UploadAttempt(self, folder, attempt_id)
-            finally:
-                shutil.rmtree(folder, ignore_errors=True)
-                lock.unlink(missing_ok=True)
+        """A locked scratch folder on this machine; what is published from it carries the attempt's id."""
+        with self._attempts.open(label) as folder:
+            yield UploadAttempt(self, folder, folder.name.rpartition(".")[2])
 
     def dead_attempts(self, label: str = "*") -> list[str]:
-        """Scratch folders on this machine whose lock nobody holds."""
-        folder = self.scratch / "attempts"
-        stems = sorted({path.name.removesuffix(".lock") for path in folder.glob(f"{label}.????????*")})
-        dead = [stem for stem in stems if not (folder / f"{stem}.lock").exists() or not is_held(folder / f"{stem}.lock")]
-        return [str(folder / (stem + suffix)) for stem in dead for suffix in ("", ".lock") if (folder / (stem + suffix)).exists()]
+        """Scratch folders on this machine whose lock nobody holds, and their locks."""
+        return [str(path) for path in self._attempts.dead(label)]
 
     def remove_dead_attempts(self, label: str = "*") -> None:
-        """Remove those; without a label, as at the end of a build, this machine's cache as well."""
-        if label == "*":
-            shutil.rmtree(self.scratch / "cache", ignore_errors=True)
-        for path in map(Path, self.dead_attempts(label)):
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
+        """Remove what processes that no longer live have left."""
+        self._attempts.remove_dead(label)
 
     def lock(self) -> AbstractContextManager[None]:
         """Keeps other builds on this machine off. Two machines that build the same plan meet at the receipts and do no harm."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -16,8 +15,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
-from tokpipe.build.lock import hold_lock, is_held
+from tokpipe.build.lock import hold_lock
 from tokpipe.build.object_store import ObjectStore
+from tokpipe.build.scratch import ScratchFolders
 from tokpipe.errors import BuildError
 from tokpipe.shards import fsync_folder, write_durably
 
@@ -105,6 +105,7 @@ class LocalStore:
     def __init__(self, out: str | os.PathLike[str]) -> None:
         self.root = Path(out)
         self.out = str(out)
+        self._scratch = ScratchFolders(self.root / ATTEMPTS)
 
     def exists(self, name: str) -> bool:
         """Whether a file is there."""
@@ -151,32 +152,16 @@ class LocalStore:
     @contextlib.contextmanager
     def attempt(self, label: str) -> Iterator[LocalAttempt]:
         """A locked folder below `build/attempts`, on the same file system, so that publishing is a rename."""
-        self.remove_dead_attempts(label)
-        folder = self.root / ATTEMPTS / f"{label}.{secrets.token_hex(4)}"
-        lock = folder.with_name(f"{folder.name}.lock")
-        with hold_lock(lock, str(folder)):
-            try:
-                folder.mkdir(parents=True)
-                yield LocalAttempt(self.root, folder)
-            finally:
-                shutil.rmtree(folder, ignore_errors=True)
-                lock.unlink(missing_ok=True)
+        with self._scratch.open(label) as folder:
+            yield LocalAttempt(self.root, folder)
 
     def dead_attempts(self, label: str = "*") -> list[str]:
-        """Folders whose lock nobody holds. Each comes before its lock, so that a removal that is cut short is found again."""
-        folder = self.root / ATTEMPTS
-        stems = sorted({path.name.removesuffix(".lock") for path in folder.glob(f"{label}.????????*")})
-        dead = [stem for stem in stems if not (folder / f"{stem}.lock").exists() or not is_held(folder / f"{stem}.lock")]
-        names = [f"{ATTEMPTS}/{stem}{suffix}" for stem in dead for suffix in ("", ".lock")]
-        return [name for name in names if self.exists(name)]
+        """Scratch folders whose lock nobody holds, and their locks."""
+        return [path.relative_to(self.root).as_posix() for path in self._scratch.dead(label)]
 
     def remove_dead_attempts(self, label: str = "*") -> None:
         """Remove what processes that no longer live have left."""
-        for name in self.dead_attempts(label):
-            if (self.root / name).is_dir():
-                shutil.rmtree(self.root / name, ignore_errors=True)
-            else:
-                self.remove(name)
+        self._scratch.remove_dead(label)
 
     def lock(self) -> AbstractContextManager[None]:
         """An flock on `build/lock`."""
