@@ -9,6 +9,8 @@ from tokpipe.cli.layout_options import parse_ranks, parse_weights
 from tokpipe.cli.main import cli
 from tokpipe.dataset import TokenDataset
 from tokpipe.errors import PartitionError, StateMismatchError
+from tokpipe.partition import read_staged
+from tokpipe.shards import read_manifest, verify_dataset
 
 LAYOUT = ["--dp", "2", "--seq-len", "8", "--global-batch-size", "4"]
 
@@ -47,6 +49,19 @@ def test_stage_copies_what_a_rank_reads(data, tmp_path):
     TokenDataset(tmp_path / "node", dp_rank=0, **layout).read(0, 0, 2)
     with pytest.raises(StateMismatchError):
         TokenDataset(tmp_path / "node", dp_rank=1, **layout)
+
+
+def test_a_staged_share_is_verified_as_what_it_is(data, tmp_path):
+    layout = ["--dp", "4", "--seq-len", "8", "--global-batch-size", "4"]
+    run(data, *layout, "--rank", "0", "--stage", tmp_path / "node")
+    manifest = read_manifest(tmp_path / "node")
+    staged = read_staged(tmp_path / "node")["shards"]
+    assert 0 < len(staged) < len(manifest.shards)
+    report = verify_dataset(tmp_path / "node", only=staged)
+    assert report.num_shards == len(staged) and not [p for p in report.problems if p.kind != "tokenizer"]
+    (tmp_path / "node" / f"{staged[0]}.bin").unlink()
+    kinds = {problem.path: problem.kind for problem in verify_dataset(tmp_path / "node", only=staged).problems}
+    assert kinds[f"{staged[0]}.bin"] == "missing"
 
 
 def test_what_cannot_be_done_is_an_error(data, tmp_path):

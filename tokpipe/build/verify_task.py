@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict
 from pathlib import Path
 
 from tokpipe.engine.base import Counters, Engine, ProgressSink, Report, TaskSpec
-from tokpipe.shards import Manifest, Problem, VerifyReport, read_manifest, verify_folder, verify_shard, write_durably
+from tokpipe.shards import Manifest, Problem, VerifyReport, entries_of, read_manifest, verify_folder, verify_shard, write_durably
 
 OPENER = "tokpipe.build.verify_task:open_tasks"
 STAGE = "verify"
@@ -17,17 +17,18 @@ JOB = "verify.json"
 
 
 class VerifyTasks:
-    """Task i re-reads shard i and leaves `results/i.json`, the list of what is wrong with it."""
+    """Task i re-reads shard i of those meant to be there and leaves `results/i.json`, the list of what is wrong with it."""
 
-    def __init__(self, results: Path, data: str, manifest: Manifest) -> None:
+    def __init__(self, results: Path, data: str, manifest: Manifest, only: Collection[str] | None = None) -> None:
         self.results, self.data, self.manifest = results, data, manifest
+        self.entries = entries_of(manifest, only)
 
     def __len__(self) -> int:
-        return len(self.manifest.shards)
+        return len(self.entries)
 
     def size(self, index: int) -> int:
         """Bytes of both files."""
-        return self.manifest.shards[index].bin_bytes + self.manifest.shards[index].idx_bytes
+        return self.entries[index].bin_bytes + self.entries[index].idx_bytes
 
     def missing(self) -> list[int]:
         """Shards without a result, largest first."""
@@ -36,11 +37,11 @@ class VerifyTasks:
 
     def name(self, index: int) -> str:
         """The shard's name."""
-        return f"verify {self.manifest.shards[index].name}"
+        return f"verify {self.entries[index].name}"
 
     def run(self, index: int, report: Report) -> None:
         """Verify one shard."""
-        entry = self.manifest.shards[index]
+        entry = self.entries[index]
         problems = verify_shard(
             self.data, entry, self.manifest, on_bytes=lambda num_bytes: report(Counters(text_bytes=num_bytes))
         )
@@ -55,8 +56,8 @@ class VerifyTasks:
 
 def open_tasks(out: str, stage: str) -> VerifyTasks:
     """Open the tasks whose results go to the folder `out`."""
-    data = json.loads((Path(out) / JOB).read_bytes())["data"]
-    return VerifyTasks(Path(out) / "results", data, read_manifest(data))
+    job = json.loads((Path(out) / JOB).read_bytes())
+    return VerifyTasks(Path(out) / "results", job["data"], read_manifest(job["data"]), job["only"])
 
 
 def verify_with_engine(
@@ -65,6 +66,7 @@ def verify_with_engine(
     results: Path,
     progress: ProgressSink,
     *,
+    only: Collection[str] | None = None,
     fingerprint_of: Callable[[Path], str] | None = None,
 ) -> VerifyReport:
     """`verify_dataset`, its shards spread over an engine's workers.
@@ -74,7 +76,8 @@ def verify_with_engine(
         engine: runs the tasks.
         results: an empty folder that all workers see; the caller removes it.
         progress: told how much is read.
-        fingerprint_of: as for `verify_dataset`.
+        only: as for `verify_dataset`.
+        fingerprint_of: the same.
 
     Raises:
         ManifestError: if there is no manifest to hold the files against.
@@ -83,19 +86,11 @@ def verify_with_engine(
     manifest = read_manifest(data)
     where = os.fspath(data)
     (results / "results").mkdir(parents=True)
-    job = {"data": where if "://" in where else str(Path(where).absolute())}
+    job = {"data": where if "://" in where else str(Path(where).absolute()), "only": None if only is None else sorted(only)}
     write_durably(results / JOB, json.dumps(job).encode())
     problems, leftovers = verify_folder(data, manifest, fingerprint_of=fingerprint_of)
     engine.run(TaskSpec(OPENER, str(results.absolute()), STAGE), progress)
-    tasks = VerifyTasks(results / "results", where, manifest)
+    tasks = VerifyTasks(results / "results", where, manifest, only)
     for index in range(len(tasks)):
         problems += tasks.problems(index)
-    return VerifyReport(
-        dataset_id=manifest.dataset_id,
-        num_shards=len(manifest.shards),
-        num_documents=sum(entry.num_documents for entry in manifest.shards),
-        num_tokens=sum(entry.num_tokens for entry in manifest.shards),
-        num_bytes=sum(tasks.size(index) for index in range(len(tasks))),
-        problems=tuple(problems),
-        leftovers=tuple(leftovers),
-    )
+    return VerifyReport.of(manifest, tasks.entries, problems, leftovers)

@@ -15,7 +15,8 @@ from tokpipe.cli.engine_options import ENGINE_OPTIONS, engine_of, work_dir
 from tokpipe.cli.option_groups import with_options
 from tokpipe.engine.base import Counters
 from tokpipe.engine.progress import open_progress
-from tokpipe.shards import VerifyReport, read_manifest, verify_dataset
+from tokpipe.partition import read_staged
+from tokpipe.shards import VerifyReport, entries_of, read_manifest, verify_dataset
 
 # Starting workers takes longer than reading so much here.
 ALONE_BYTES = 200_000_000
@@ -29,7 +30,7 @@ def verify(data: str, as_json: bool, **options: Any) -> None:
     """Re-read every byte of the dataset in DATA (a folder, or a URL such as s3://bucket/data) and check every promise.
 
     Sizes, hashes, indices, ids below the vocabulary, one </s> per document and at its end, files missing, swapped or too many,
-    the tokenizer. Exit code 1 if anything is wrong. Nothing is written to DATA.
+    the tokenizer. Of a staged share, only the shards that it holds. Exit code 1 if anything is wrong. Nothing is written to DATA.
     """
     report = verify_with_progress(data, options)
     click.echo(json.dumps(report.as_dict(), ensure_ascii=False) if as_json else report.summary())
@@ -38,8 +39,9 @@ def verify(data: str, as_json: bool, **options: Any) -> None:
 
 def verify_with_progress(data: str, options: dict[str, Any]) -> VerifyReport:
     """Verify here, or by an engine's workers; with a bar on stderr, and with the tokenizer itself loaded for its fingerprint."""
-    manifest = read_manifest(data)
-    num_bytes = sum(entry.bin_bytes + entry.idx_bytes for entry in manifest.shards)
+    staged = None if "://" in data else read_staged(data)
+    only = None if staged is None else staged["shards"]
+    num_bytes = sum(entry.bin_bytes + entry.idx_bytes for entry in entries_of(read_manifest(data), only))
     # Imported here: sentencepiece and numba take half a second, and a wrong path should not wait for them.
     from tokpipe.build.verify_task import verify_with_engine
     from tokpipe.tokenizer import Tokenizer
@@ -52,7 +54,10 @@ def verify_with_progress(data: str, options: dict[str, Any]) -> VerifyReport:
         progress.start("verify", num_bytes, 0)
         try:
             return verify_dataset(
-                data, on_progress=lambda num_bytes: progress.add(Counters(text_bytes=num_bytes)), fingerprint_of=fingerprint_of
+                data,
+                only=only,
+                on_progress=lambda num_bytes: progress.add(Counters(text_bytes=num_bytes)),
+                fingerprint_of=fingerprint_of,
             )
         finally:
             progress.finish()
@@ -62,4 +67,4 @@ def verify_with_progress(data: str, options: dict[str, Any]) -> VerifyReport:
         if shared:
             shared.mkdir(parents=True, exist_ok=True)
         results = stack.enter_context(tempfile.TemporaryDirectory(prefix="verify-", dir=shared))
-        return verify_with_engine(data, engine, Path(results), progress, fingerprint_of=fingerprint_of)
+        return verify_with_engine(data, engine, Path(results), progress, only=only, fingerprint_of=fingerprint_of)

@@ -25,7 +25,7 @@ from tokpipe.shards.manifest import (
 from tokpipe.shards.reader import Shard
 from tokpipe.shards.scan import Problem
 from tokpipe.shards.summary import SourceTotals, StoredDocument, describe, read_document, source_totals, summarize
-from tokpipe.shards.verify import VerifyReport, verify_dataset, verify_folder, verify_shard
+from tokpipe.shards.verify import VerifyReport, entries_of, verify_dataset, verify_folder, verify_shard
 from tokpipe.shards.writer import ShardInfo, ShardWriter
 
 __all__ = [
@@ -50,6 +50,7 @@ __all__ = [
     "dataset_id",
     "describe",
     "dtype_for_vocab",
+    "entries_of",
     "fsync_folder",
     "idx_num_bytes",
     "open_files",

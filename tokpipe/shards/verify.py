@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,21 @@ class VerifyReport:
     problems: tuple[Problem, ...]
     leftovers: tuple[str, ...]
     """Unfinished files (`*.part`) of attempts that died: harmless, and `tokpipe clean` removes them."""
+
+    @classmethod
+    def of(
+        cls, manifest: Manifest, entries: Sequence[ShardEntry], problems: Iterable[Problem], leftovers: Iterable[str]
+    ) -> VerifyReport:
+        """The report on those shards of a dataset that were looked at."""
+        return cls(
+            dataset_id=manifest.dataset_id,
+            num_shards=len(entries),
+            num_documents=sum(entry.num_documents for entry in entries),
+            num_tokens=sum(entry.num_tokens for entry in entries),
+            num_bytes=sum(entry.bin_bytes + entry.idx_bytes for entry in entries),
+            problems=tuple(problems),
+            leftovers=tuple(leftovers),
+        )
 
     @property
     def ok(self) -> bool:
@@ -76,6 +91,7 @@ class VerifyReport:
 def verify_dataset(
     folder: str | os.PathLike[str],
     *,
+    only: Collection[str] | None = None,
     on_progress: OnBytes | None = None,
     fingerprint_of: Callable[[Path], str] | None = None,
 ) -> VerifyReport:
@@ -83,6 +99,7 @@ def verify_dataset(
 
     Args:
         folder: the dataset folder, or its URL.
+        only: names of the shards that are meant to be there, for a staged share; None for all.
         on_progress: called with the number of bytes read since the last call; they add up to `num_bytes` if all files are whole.
         fingerprint_of: computes a tokenizer model's fingerprint from its path, so that the model itself is checked too.
 
@@ -91,17 +108,15 @@ def verify_dataset(
     """
     manifest = read_manifest(folder)
     problems, leftovers = verify_folder(folder, manifest, fingerprint_of=fingerprint_of)
-    for entry in manifest.shards:
+    entries = entries_of(manifest, only)
+    for entry in entries:
         problems += verify_shard(folder, entry, manifest, on_bytes=on_progress)
-    return VerifyReport(
-        dataset_id=manifest.dataset_id,
-        num_shards=len(manifest.shards),
-        num_documents=sum(entry.num_documents for entry in manifest.shards),
-        num_tokens=sum(entry.num_tokens for entry in manifest.shards),
-        num_bytes=sum(entry.bin_bytes + entry.idx_bytes for entry in manifest.shards),
-        problems=tuple(problems),
-        leftovers=tuple(leftovers),
-    )
+    return VerifyReport.of(manifest, entries, problems, leftovers)
+
+
+def entries_of(manifest: Manifest, only: Collection[str] | None) -> tuple[ShardEntry, ...]:
+    """The manifest's shards, or those with the names in `only`, in the dataset's order."""
+    return tuple(entry for entry in manifest.shards if only is None or entry.name in only)
 
 
 def verify_folder(
