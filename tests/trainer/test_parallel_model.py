@@ -78,6 +78,8 @@ def test_state_bytes_of_one_process():
         assert held.total == 16 * psi
 
 
+# Dynamo and Inductor warn of PyTorch's own doings: `.grad` of guarded activations, TorchScript.
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.slow
 @pytest.mark.parametrize("recompute", ["none", "full"])
 def test_compiled_blocks_train_like_plain_ones(recompute):
