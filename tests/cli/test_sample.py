@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import sentencepiece
@@ -72,6 +74,15 @@ def test_shows_text_with_sources_and_document_starts(data):
     assert lines[lines.index(begins[0]) + 1] == TEXTS["en"][0]
     second = run(data, *LAYOUT, "--seq-len", 7, "--step", 1).stdout
     assert "--- document 1 of en" in second and " goes on (shards/" in second
+
+
+def test_json_holds_what_the_text_shows(data):
+    found = json.loads(run(data, *LAYOUT, "--json").stdout)
+    text = run(data, *LAYOUT).stdout
+    assert found["step"] == 0 and found["rank"] == 0 and found["samples"]
+    for pieces in found["samples"]:
+        assert sum(len(piece["ids"]) for piece in pieces) == found["seq_len"] + 1
+        assert all(piece["text"] in text and piece["shard"] in text for piece in pieces)
 
 
 def test_limit_rank_and_partition_json(data):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,8 @@ from tokpipe.shards import read_manifest
 @order_option
 @click.option("--held-out", is_flag=True, help="From the pass over the held-out documents.")
 @click.option("--limit", default=8, show_default=True, type=click.IntRange(min=1), help="Samples to show.")
-def sample(data: Path, step: int, rank: int, limit: int, held_out: bool, weights: str, **layout: Any) -> None:
+@click.option("--json", "as_json", is_flag=True, help="The samples as JSON: for each, its documents with place, ids and text.")
+def sample(data: Path, step: int, rank: int, limit: int, held_out: bool, as_json: bool, weights: str, **layout: Any) -> None:
     """Show the batch that a rank reads at a step of training on the dataset in folder DATA.
 
     Every sample names its source, shard and place. A line marks each document that begins, and one that began earlier.
@@ -38,15 +41,27 @@ def sample(data: Path, step: int, rank: int, limit: int, held_out: bool, weights
     dataset = TokenDataset(data, dp_rank=rank, dp_world_size=dp, held_out=held_out, **layout)
     per_rank = dataset.samples_per_rank(step)
     tokenizer = Tokenizer.load(tokenizer_path)
-    click.echo(
-        f"step {step:,}, rank {rank} of {dp}: {min(limit, per_rank)} of {per_rank} samples of {layout['seq_len']:,} tokens"
-    )
-    for number, pieces in enumerate(sample_pieces(dataset, step, 0, min(limit, per_rank))):
-        where = (
-            f"{pieces[0].source}, {pieces[0].shard} from token {pieces[0].start:,}" if pieces else "only fills up the last batch"
-        )
-        click.echo(f"\n=== sample {number}: {where}")
+    samples = [
+        [{**asdict(piece), "ids": piece.ids.tolist(), "text": tokenizer.decode(piece.ids.tolist())} for piece in pieces]
+        for pieces in sample_pieces(dataset, step, 0, min(limit, per_rank))
+    ]
+    heading = {"step": step, "rank": rank, "dp": dp, "seq_len": layout["seq_len"], "samples_per_rank": per_rank}
+    click.echo(json.dumps({**heading, "samples": samples}, ensure_ascii=False) if as_json else as_text(heading, samples))
+
+
+def as_text(heading: dict[str, int], samples: list[list[dict[str, Any]]]) -> str:
+    """The samples for a person: where each comes from, and a line before every document."""
+    lines = [
+        f"step {heading['step']:,}, rank {heading['rank']} of {heading['dp']}: "
+        f"{len(samples)} of {heading['samples_per_rank']} samples of {heading['seq_len']:,} tokens"
+    ]
+    for number, pieces in enumerate(samples):
+        where = "only fills up the last batch"
+        if pieces:
+            where = f"{pieces[0]['source']}, {pieces[0]['shard']} from token {pieces[0]['start']:,}"
+        lines.append(f"\n=== sample {number}: {where}")
         for piece in pieces:
-            verb = "begins" if piece.starts_document else "goes on"
-            click.echo(f"--- document {piece.document:,} of {piece.source} {verb} ({piece.shard}, {len(piece.ids):,} tokens)")
-            click.echo(tokenizer.decode(piece.ids.tolist()))
+            verb = "begins" if piece["starts_document"] else "goes on"
+            place = f"{piece['shard']}, {len(piece['ids']):,} tokens"
+            lines += [f"--- document {piece['document']:,} of {piece['source']} {verb} ({place})", piece["text"]]
+    return "\n".join(lines)

@@ -95,7 +95,7 @@ def merge_counts_command(counts: tuple[Path, ...], out: Path, as_json: bool) -> 
 @tokenizer.command()
 @click.option("--counts", type=PATH, required=True, help="A counts file, from `count`, `merge-counts` or a build.")
 @click.option("--out", type=PATH, required=True, help="The folder for tokenizer.model and card.json.")
-@click.option("--vocab-size", type=click.IntRange(min=1), default=32_000, show_default=True)
+@click.option("--vocab-size", type=click.IntRange(min=1), default=32_000, show_default=True, help="Pieces of the vocabulary.")
 @click.option(
     "--normalization",
     type=click.Choice(["hindi", "identity"]),
@@ -114,7 +114,13 @@ def merge_counts_command(counts: tuple[Path, ...], out: Path, as_json: bool) -> 
 @click.option(
     "--max-words", type=click.IntRange(min=1), default=2_000_000, show_default=True, help="Most frequent words to train on."
 )
-@click.option("--character-coverage", type=click.FloatRange(0, 1, min_open=True), default=0.99998, show_default=True)
+@click.option(
+    "--character-coverage",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=0.99998,
+    show_default=True,
+    help="Share of the text's characters that get a piece; the others are spelled in bytes.",
+)
 @json_option
 def train(counts: Path, out: Path, language_weights: str, as_json: bool, **settings: Any) -> None:
     """Train a SentencePiece BPE model from a counts file."""
