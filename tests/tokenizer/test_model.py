@@ -83,8 +83,10 @@ def test_empty_columns_and_documents(tokenizer):
     assert ids.tolist() == [1, 2, 1, 2] and offsets.tolist() == [0, 2, 4]
 
 
-def test_loading_says_which_path_it_takes(small_model, tmp_path, caplog):
+def test_the_first_batch_says_which_path_it_takes(small_model, tmp_path, caplog):
     shutil.copy(small_model / "tokenizer.model", tmp_path / "x.model")
     with caplog.at_level("DEBUG"):
-        Tokenizer.load(tmp_path / "x.model")
+        tokenizer = Tokenizer.load(tmp_path / "x.model")
+        assert caplog.text == ""
+        tokenizer.encode_batch(pa.array(["text"], pa.large_string()))
     assert f"{tmp_path / 'x.model'}: fast path" in caplog.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Iterable
 from os import PathLike
@@ -32,7 +33,10 @@ MODEL_NAME = "tokenizer.model"
 
 
 class Tokenizer:
-    """A loaded SentencePiece model. Not safe to share between threads; cheap to load in every process."""
+    """A loaded SentencePiece model. Not safe to share between threads; cheap to load in every process.
+
+    What the fast path needs is laid out by the first `encode_batch`, which also logs the path that it takes.
+    """
 
     def __init__(self, model_bytes: bytes, name: str) -> None:
         """Take a serialized model; `name` stands for it in errors and log lines."""
@@ -46,12 +50,34 @@ class Tokenizer:
         """Hexadecimal, over all that decides the ids."""
         self._model_bytes = model_bytes
         self._rules = one_character_rules(self.vocabulary.charsmap)
+        self._folder: Path | None = None
+
+    @functools.cached_property
+    def _path(self) -> tuple[UnitEncoder | None, str]:
+        """The unit encoder, None where the model does not allow one, and a note on it.
+
+        Laid out when first needed: whoever only asks for the fingerprint or an id should not wait for it.
+        """
         obstacle = cut_obstacle(self.vocabulary, self._rules)
-        self._units = None if obstacle or self._rules is None else UnitEncoder(model_bytes, self.vocabulary, self._rules)
-        self.path_note: str = f"plain path: {obstacle}" if obstacle else "fast path: safe cuts"
-        """Which path `encode_batch` takes, and why."""
+        units = None if obstacle or self._rules is None else UnitEncoder(self._model_bytes, self.vocabulary, self._rules)
+        note = f"plain path: {obstacle}" if obstacle else "fast path: safe cuts"
+        if units is not None and self._folder is not None:
+            table = read_warm_units(self._folder, self.fingerprint)
+            if table is not None:
+                units.use_warm_table(table)
+                note += f", {table.counters[USED]:,} units known from the start"
         # The plain path is worth a line to everybody: it is many times slower. The fast one is what people expect.
-        logger.log(logging.INFO if obstacle else logging.DEBUG, "%s: %s", name, self.path_note)
+        logger.log(logging.INFO if obstacle else logging.DEBUG, "%s: %s", self.name, note)
+        return units, note
+
+    @property
+    def _units(self) -> UnitEncoder | None:
+        return self._path[0]
+
+    @property
+    def path_note(self) -> str:
+        """Which path `encode_batch` takes, and why."""
+        return self._path[1]
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Tokenizer:
@@ -69,9 +95,7 @@ class Tokenizer:
                 f"{file}: cannot read the tokenizer: {error.strerror}. Give a .model file or its folder"
             ) from error
         tokenizer = cls(model_bytes, str(file))
-        if tokenizer._units is not None and (table := read_warm_units(file.parent, tokenizer.fingerprint)) is not None:
-            tokenizer._units.use_warm_table(table)
-            tokenizer.path_note += f", {table.counters[USED]:,} units known from the start"
+        tokenizer._folder = file.parent
         return tokenizer
 
     @property
