@@ -15,7 +15,8 @@ import sentencepiece as spm
 from tokpipe.errors import TrainingError
 from tokpipe.tokenizer import Tokenizer, TrainConfig, WordCounter, train_tokenizer
 from tokpipe.tokenizer.normalization import required_characters
-from tokpipe.tokenizer.train import CARD_NAME, MODEL_NAME, run_sentencepiece
+from tokpipe.tokenizer.train import CARD_NAME, MODEL_NAME, trainer_options, without_paths
+from tokpipe.tokenizer.trainer_process import train
 
 # Without weights counts are the text's own, which is what SentencePiece sees.
 PLAIN = {"language_temperature": 1.0}
@@ -37,7 +38,8 @@ def train_both(texts: list[str], config: TrainConfig, folder: Path) -> tuple[byt
         counter.add(pa.array(texts, pa.large_string()))
         counter.write(folder / "x.counts")
     train_tokenizer(folder / "x.counts", config, folder / "out")
-    raw = run_sentencepiece(lines_of(texts), config, max_sentence_length=1 << 30)
+    with trainer_options(config, max_sentence_length=1 << 30) as options:
+        raw = without_paths(train(lines_of(texts), options), config)
     return (folder / "out" / MODEL_NAME).read_bytes(), raw
 
 

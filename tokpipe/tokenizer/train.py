@@ -6,7 +6,6 @@ it: equal counts and settings give equal bytes. Why these settings: `docs/tokeni
 
 from __future__ import annotations
 
-import io
 import json
 import logging
 import os
@@ -14,6 +13,7 @@ import re
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from tokpipe import __version__
 from tokpipe.errors import TrainingError
 from tokpipe.tokenizer.counts_file import read_counts_info
 from tokpipe.tokenizer.normalization import NORMALIZATIONS, required_characters, write_rule_table
+from tokpipe.tokenizer.trainer_process import TrainerKilledError, TrainerRefusedError, train_apart
 from tokpipe.tokenizer.vocabulary import read_vocabulary
 from tokpipe.tokenizer.word_cuts import WordParts, cut_words
 from tokpipe.tokenizer.word_selection import SelectedWords, select_words
@@ -34,6 +35,7 @@ logger = logging.getLogger(__name__)
 MODEL_NAME, CARD_NAME = "tokenizer.model", "card.json"
 # Stored in the model, hence one number everywhere; the trainer uses threads only to normalise its input.
 NUM_THREADS = 8
+ROWS_AT_ONCE = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,38 +134,49 @@ def train_tokenizer(
 
 
 def train_model(words: SelectedWords, config: TrainConfig) -> bytes:
-    """The bytes of a SentencePiece model trained on the words.
+    """The bytes of a SentencePiece model trained on the words, in a process of its own.
 
     Raises:
-        TrainingError: if the vocabulary is too large or too small for the words; says the limit.
+        TrainingError: if the vocabulary is too large or too small for the words (says the limit), or the process was killed.
     """
     parts = cut_words(words, split_scripts=not config.merge_punctuation)
     logger.info("cut into %s distinct parts", f"{len(parts.counts):,}")
     # Every part was kept on purpose; SentencePiece takes no limit below 10.
     longest = max(10, int((parts.stops - parts.starts).max()) + 1)
-    return run_sentencepiece(_rows(parts), config, input_format="tsv", max_sentence_length=longest)
+    with trainer_options(config, input_format="tsv", max_sentence_length=longest) as options:
+        try:
+            model = train_apart(_rows(parts), options)
+        except TrainerRefusedError as error:
+            raise TrainingError(_explain(str(error), config)) from error
+        except TrainerKilledError as error:
+            raise TrainingError(
+                f"SentencePiece's trainer was ended ({error}) while it trained on {len(parts.counts):,} distinct parts of words. "
+                "It needs about 0.5 GB a million: lower --max-words or free memory if the system ran out of it."
+            ) from error
+    return without_paths(model, config)
 
 
-def run_sentencepiece(sentences: Iterator[bytes], config: TrainConfig, **options: Any) -> bytes:
-    """Train on what the iterator yields and return the model without any path in it."""
-    buffer = io.BytesIO()
+@contextmanager
+def trainer_options(config: TrainConfig, **options: Any) -> Iterator[dict[str, Any]]:
+    """All that SentencePiece's trainer is told; its rule table lies in a temporary file for as long as the block lasts."""
+    settings = sentencepiece_options(config) | options
     with tempfile.TemporaryDirectory(prefix="tokpipe-rules-") as folder:
-        settings = sentencepiece_options(config) | options
         if NORMALIZATIONS[config.normalization]:
             rules = Path(folder) / "rules.tsv"
             write_rule_table(config.normalization, rules)
             settings["normalization_rule_tsv"] = str(rules)
-        try:
-            spm.SentencePieceTrainer.train(sentence_iterator=sentences, model_writer=buffer, **settings)
-        except RuntimeError as error:
-            raise TrainingError(_explain(str(error), config)) from error
-    return _without_paths(buffer.getvalue(), config)
+        yield settings
 
 
 def _rows(parts: WordParts) -> Iterator[bytes]:
-    keys = parts.keys.tobytes()
-    for start, stop, count in zip(parts.starts.tolist(), parts.stops.tolist(), parts.counts.tolist(), strict=True):
-        yield b"%b\t%d" % (keys[start:stop], count)
+    """`part <tab> count` lines, some thousands at a time."""
+    for first in range(0, len(parts.counts), ROWS_AT_ONCE):
+        some = slice(first, first + ROWS_AT_ONCE)
+        starts, stops = parts.starts[some], parts.stops[some]
+        low = int(starts.min())
+        keys = parts.keys[low : int(stops.max())].tobytes()
+        rows = zip((starts - low).tolist(), (stops - low).tolist(), parts.counts[some].tolist(), strict=True)
+        yield b"".join([b"%b\t%d\n" % (keys[start:stop], count) for start, stop, count in rows])
 
 
 def _explain(message: str, config: TrainConfig) -> str:
@@ -182,7 +195,7 @@ def _explain(message: str, config: TrainConfig) -> str:
     return f"SentencePiece cannot train from these counts: {message}"
 
 
-def _without_paths(model: bytes, config: TrainConfig) -> bytes:
+def without_paths(model: bytes, config: TrainConfig) -> bytes:
     """Drop the rule table's temporary path, which SentencePiece stores beside the compiled rules, and name the rules."""
     proto = sentencepiece_model_pb2.ModelProto.FromString(model)  # type: ignore[attr-defined]
     proto.normalizer_spec.ClearField("normalization_rule_tsv")

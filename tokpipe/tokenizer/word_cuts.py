@@ -14,10 +14,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit, uint64
+from numba import uint64
 from numpy.typing import NDArray
 
 from tokpipe.tokenizer.hashing import hash_bytes, same_bytes
+from tokpipe.tokenizer.jit import kernel, kernel_part
 from tokpipe.tokenizer.word_selection import SelectedWords
 
 UNCERTAIN, LATIN, DEVANAGARI, COMMON, DIGIT = 0, 1, 2, 3, 4
@@ -33,7 +34,7 @@ class WordParts:
     counts: NDArray[np.int64]
 
 
-@njit(forceinline=True)
+@kernel_part
 def _script(keys: NDArray[np.uint8], i: int) -> int:
     """The script of the character at `i`, by its first bytes; UNCERTAIN where that takes a table, or for a space."""
     byte = keys[i]
@@ -56,13 +57,17 @@ def _script(keys: NDArray[np.uint8], i: int) -> int:
     return UNCERTAIN
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _find_parts(
-    keys: NDArray[np.uint8], starts: NDArray[np.int64], split_scripts: bool, part_starts: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Where each part begins, into `part_starts`, and how many begin before each word: (num_words + 1,)."""
-    first = np.zeros(len(starts), np.int64)
+    keys: NDArray[np.uint8],
+    starts: NDArray[np.int64],
+    split_scripts: bool,
+    part_starts: NDArray[np.int64],
+    first: NDArray[np.int64],
+) -> None:
+    """Where each part begins, into `part_starts`, and how many begin before each word, into `first`: (num_words + 1,)."""
     n = 0
+    first[0] = 0
     for w in range(len(starts) - 1):
         i, end = starts[w], starts[w + 1]
         part_starts[n] = i
@@ -83,10 +88,9 @@ def _find_parts(
             byte = keys[i]
             i += 1 if byte < 0x80 else 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
         first[w + 1] = n
-    return first
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _count_parts(
     keys: NDArray[np.uint8],
     word_starts: NDArray[np.int64],
@@ -94,11 +98,12 @@ def _count_parts(
     first: NDArray[np.int64],
     part_starts: NDArray[np.int64],
     table: NDArray[np.uint64],
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Add up equal parts: starts, stops and counts of the distinct ones. `table` holds zeros, twice as many as parts."""
+    starts: NDArray[np.int64],
+    stops: NDArray[np.int64],
+    counts: NDArray[np.int64],
+) -> int:
+    """Add up equal parts, into starts, stops and counts; returns how many are distinct. `table`: zeros, two or more a part."""
     mask, end_of_keys = uint64(len(table) - 1), len(keys)
-    starts, stops = np.empty(first[-1], np.int64), np.empty(first[-1], np.int64)
-    counts = np.zeros(first[-1], np.int64)
     n = 0
     for w in range(len(word_counts)):
         for part in range(first[w], first[w + 1]):
@@ -119,7 +124,7 @@ def _count_parts(
                     counts[k] += word_counts[w]
                     break
                 p = (p + uint64(1)) & mask
-    return starts[:n], stops[:n], counts[:n]
+    return n
 
 
 def cut_words(words: SelectedWords, *, split_scripts: bool) -> WordParts:
@@ -128,7 +133,11 @@ def cut_words(words: SelectedWords, *, split_scripts: bool) -> WordParts:
     Example:
         ` (word,` 2 times and ` word.` 3 times give ` (` 2, `word` 2, `,` 2, ` word` 3, `.` 3.
     """
-    part_starts = np.empty(len(words.keys) + 1, np.int64)
-    first = _find_parts(words.keys, words.starts, split_scripts, part_starts)
-    table = np.zeros(1 << max(4, int(2 * first[-1]).bit_length()), np.uint64)
-    return WordParts(words.keys, *_count_parts(words.keys, words.starts, words.counts, first, part_starts, table))
+    part_starts = np.empty(len(words.keys) + 1, np.int64)  # only as many pages as there are parts are ever touched
+    first = np.empty(len(words.starts), np.int64)
+    _find_parts(words.keys, words.starts, split_scripts, part_starts, first)
+    num_parts = int(first[-1])
+    table = np.zeros(1 << max(4, (2 * num_parts).bit_length()), np.uint64)
+    starts, stops, counts = (np.empty(num_parts, np.int64) for _ in range(3))
+    n = _count_parts(words.keys, words.starts, words.counts, first, part_starts, table, starts, stops, counts)
+    return WordParts(words.keys, starts[:n].copy(), stops[:n].copy(), counts[:n].copy())
