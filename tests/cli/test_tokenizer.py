@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import random
 
@@ -10,7 +11,7 @@ from click.testing import CliRunner
 
 from tokpipe.cli.main import cli
 from tokpipe.cli.tokenizer import tokenizer
-from tokpipe.errors import TrainingError
+from tokpipe.errors import TokpipeError, TrainingError
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +128,49 @@ def test_weights_reach_the_training(folder, counts):
         assert dict(card["settings"]["language_weights"])["hi"] == share
     models = [(folder / f"hi={share},en={1 - share}" / "tokenizer.model").read_bytes() for share in (0.1, 0.9)]
     assert models[0] != models[1]
+
+
+def test_training_from_the_corpus_is_counting_and_training(folder, corpus, model):
+    options = ["--held-out", 0.2, "--vocab-size", 600]
+    card = run_json("train", "--corpus", corpus, *options, "--out", folder / "straight")
+    assert (folder / "straight" / "tokenizer.model").read_bytes() == (model / "tokenizer.model").read_bytes()
+    assert card == json.loads((model / "card.json").read_text())
+    assert not list(folder.glob(".counts-*"))
+
+
+def test_training_from_several_counts_is_training_from_their_merger(folder, corpus, model):
+    files = []
+    for part in ("0/2", "1/2"):
+        files += ["--counts", folder / f"{part[0]}.part"]
+        run("count", "--corpus", corpus, "--held-out", 0.2, "--part", part, "--out", files[-1])
+    assert run("train", *files, "--vocab-size", 600, "--out", folder / "several").exit_code == 0
+    assert (folder / "several" / "tokenizer.model").read_bytes() == (model / "tokenizer.model").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "source", [["--counts", "COUNTS", "--corpus", "CORPUS"], [], ["--counts", "COUNTS", "--held-out", "0.1"]]
+)
+def test_training_needs_counts_or_a_corpus(folder, corpus, counts, source):
+    paths = {"COUNTS": counts, "CORPUS": corpus}
+    result = run("train", *(paths.get(word, word) for word in source), "--out", folder / "wrong")
+    assert result.exit_code == 2 and "--counts" in result.stderr and "--corpus" in result.stderr
+
+
+def test_more_sources_than_are_read_at_once(tmp_path):
+    for number in range(70):
+        (tmp_path / "raw" / f"s{number:02d}").mkdir(parents=True)
+        (tmp_path / "raw" / f"s{number:02d}" / "a.txt").write_text(f"some words of source {number}\n" * 9)
+    card = run_json("train", "--corpus", tmp_path / "raw", "--vocab-size", 430, "--out", tmp_path / "out")
+    assert len(card["counts"]["totals"]) == 70
+
+
+def test_a_file_that_cannot_be_read_is_named_though_it_is_read_ahead(tmp_path):
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / "a.jsonl").write_text('{"text": "fine"}\n')
+    (tmp_path / "raw" / "b.jsonl.gz").write_bytes(gzip.compress(b'{"text": "cut off"}\n' * 999)[:-40])
+    with pytest.raises(TokpipeError, match=r"b\.jsonl\.gz"):
+        run("train", "--corpus", tmp_path / "raw", "--out", tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["raw"]
 
 
 def test_an_error_of_the_library_is_an_error_of_the_command(folder, counts):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import product
 
 import numpy as np
 import pytest
@@ -53,6 +54,14 @@ def test_cut_words_cuts_where_no_piece_can_reach(word, scripts, digits):
 def test_equal_parts_add_up():
     parts = as_counts(cut_words(as_words({" (word,": 2, " word.": 3, "word": 5}), split_scripts=True))
     assert parts == {" (": 2, "word": 7, ",": 2, " word": 3, ".": 3}
+
+
+def test_words_of_thousands_of_parts_find_room():
+    parts = [
+        "".join(letters) for letters in product("abcdefghijklmnopqrst", repeat=3)
+    ]  # 8,000, of four bytes with a digit behind
+    words = {"1".join(parts[first : first + 1000]) + "1": 2 for first in range(0, len(parts), 1000)}
+    assert as_counts(cut_words(as_words(words), split_scripts=True)) == dict.fromkeys(parts, 2) | {"1": 2 * len(parts)}
 
 
 @settings(deadline=None)

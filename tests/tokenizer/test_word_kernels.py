@@ -39,6 +39,13 @@ def test_sort_words_sorts_by_bytes(words, repeat):
     assert taken == sorted(words)
 
 
+def test_words_of_two_groups_that_go_on_alike_stay_apart():
+    # The second eight bytes of `aaaaaaaacccccccc...` and `bbbbbbbbcccccccc...` are equal, of the last and the first of a group.
+    words = [beginning + b"c" * 8 + bytes([end]) for beginning in (b"a" * 8, b"b" * 8) for end in range(97, 123)]
+    keys, starts = as_keys(words[::-1])
+    assert [words[::-1][i] for i in kernels.sort_words(keys, starts)] == words
+
+
 @settings(deadline=None)
 @given(st.binary(max_size=20), st.binary(max_size=20))
 def test_compare_words_agrees_with_python(left, right):

@@ -106,8 +106,8 @@ def test_select_words_equals_sorting_everything(tmp_path, monkeypatch_blocks, en
     options = {"weights": (), "temperature": temperature}
     if not english or not hindi:
         return
-    with_all = as_dict(select_words(path, max_words=1000, **options))
-    few = select_words(path, max_words=max_words, **options)
+    with_all = as_dict(select_words([path], max_words=1000, **options))
+    few = select_words([path], max_words=max_words, **options)
     assert few.num_distinct == len(with_all)
     # Scaling depends on the smallest word kept, so the choice is compared, by the exact order of weights.
     expected = sorted(with_all, key=lambda word: (-with_all[word], word.encode()))[:max_words]
@@ -127,20 +127,20 @@ def monkeypatch_blocks(monkeypatch):
 @given(word_lists, word_lists)
 def test_rows_of_a_word_add_up_across_sources_and_blocks(tmp_path, monkeypatch_blocks, english, hindi):
     texts = {"en": " ".join(["x", *english]), "hi": " ".join(["x", *hindi])}
-    words = select_words(counts_file(tmp_path, **texts), weights=(), temperature=1.0, max_words=1000)
+    words = select_words([counts_file(tmp_path, **texts)], weights=(), temperature=1.0, max_words=1000)
     assert as_dict(words) == Counter(["x", "x", *(f" {word}" for word in [*english, *hindi])])
 
 
 def test_covered_share_is_of_plain_bytes(tmp_path):
     path = counts_file(tmp_path, en="aa " + "bbb " * 9 + "c")
     assert read_counts_info(path).totals["en"].script_bytes["latin"] == 2 + 9 * 4 + 2
-    words = select_words(path, weights=(), temperature=0.0, max_words=1)
+    words = select_words([path], weights=(), temperature=0.0, max_words=1)
     assert as_dict(words) == {" bbb": 9} and words.covered_share == 36 / 40 and words.num_distinct == 3
 
 
 def test_nothing_to_train_on_is_refused(tmp_path):
     path = counts_file(tmp_path, en="", hi="क")
     with pytest.raises(TrainingError, match="no words"):
-        select_words(counts_file(tmp_path, en=""), weights=(), temperature=0.0, max_words=5)
+        select_words([counts_file(tmp_path, en="")], weights=(), temperature=0.0, max_words=5)
     with pytest.raises(TrainingError, match="not a word counts"):
-        select_words(path.with_name("none"), weights=(), temperature=0.0, max_words=5)
+        select_words([path.with_name("none")], weights=(), temperature=0.0, max_words=5)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
 
 import click
 import pyarrow as pa
@@ -16,9 +19,12 @@ from tokpipe.build.held_out import held_out_mask
 from tokpipe.cli.build_options import CORPUS_OPTIONS
 from tokpipe.cli.option_groups import with_options
 from tokpipe.corpus import CorpusConfig, RejectLog, plan_splits, read_inventory, read_row_groups, read_split
-from tokpipe.tokenizer import CountsInfo, WordCounter, document_hashes, merge_counts
+from tokpipe.tokenizer import WordCounter, document_hashes, merge_counts
+from tokpipe.tokenizer.counts import MAX_FAN_IN
 
 logger = logging.getLogger(__name__)
+
+Item = TypeVar("Item")
 
 
 def one_part(text: str) -> tuple[int, int]:
@@ -60,13 +66,34 @@ def iter_texts(
             logger.warning("rejected %s records: %s", f"{rejects.num_rejects:,}", reasons)
 
 
-def count_texts(config: CorpusConfig, *, held_out: float, part: tuple[int, int], out: Path) -> CountsInfo:
-    """Count a corpus in this process, one counter a source, and merge them into `out`."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=".counts-", dir=out.parent) as name:
+def read_ahead(items: Iterator[Item]) -> Iterator[Item]:
+    """The same items, each made in a thread while the one before is used: reading and kernels let go of the interpreter.
+
+    The first one is begun at once.
+    """
+    end: Any = object()
+    pool = ThreadPoolExecutor(1, thread_name_prefix="tokpipe-read")
+    ahead = pool.submit(next, items, end)
+
+    def iterate(ahead: Future[Item]) -> Iterator[Item]:
+        with pool:
+            while (item := ahead.result()) is not end:
+                ahead = pool.submit(next, items, end)
+                yield item
+
+    return iterate(ahead)
+
+
+@contextmanager
+def counted_texts(config: CorpusConfig, *, held_out: float, part: tuple[int, int], beside: Path) -> Iterator[list[Path]]:
+    """Count a corpus in this process: counts files, one a source, that lie beside a path for as long as the block lasts."""
+    beside.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=".counts-", dir=beside.parent) as name:
         folder = Path(name)
         finished: list[Path] = []
-        texts = iter_texts(config, held_out=held_out, keep_held_out=False, part=part)
+        texts = read_ahead(iter_texts(config, held_out=held_out, keep_held_out=False, part=part))
+        with WordCounter("") as nothing:  # loads the kernels, a third of a second, while the first batch is read
+            nothing.add(pa.array([""], pa.large_string()))
         # Splits come source by source: one counter in memory at a time is enough.
         for source, batches in groupby(texts, key=itemgetter(0)):
             with WordCounter(source, spill_folder=folder) as counter:
@@ -76,4 +103,7 @@ def count_texts(config: CorpusConfig, *, held_out: float, part: tuple[int, int],
                 counter.write(finished[-1])
         if not finished:
             raise click.ClickException(f"{config.corpus}: no text to count in part {part[0]}/{part[1]}")
-        return merge_counts(finished, out)
+        if len(finished) > MAX_FAN_IN:
+            merge_counts(finished, folder / "merged.counts")
+            finished = [folder / "merged.counts"]
+        yield finished

@@ -10,7 +10,9 @@ from typing import Any, TypeVar
 
 import click
 
-from tokpipe.cli.corpus_text import corpus_options, count_texts, iter_texts, one_part
+from tokpipe.cli.build_options import CORPUS_OPTIONS
+from tokpipe.cli.corpus_text import corpus_options, counted_texts, iter_texts, one_part
+from tokpipe.cli.option_groups import with_options
 from tokpipe.corpus import CorpusConfig
 from tokpipe.tokenizer import CountsInfo, Tokenizer, TrainConfig, merge_counts, train_tokenizer
 from tokpipe.tokenizer.encoders import open_encoder
@@ -78,7 +80,8 @@ def _echo(result: dict[str, Any], text: str, *, as_json: bool) -> None:
 @json_option
 def count(held_out: float, part: tuple[int, int], out: Path, as_json: bool, **corpus: Any) -> None:
     """Count the words of a corpus into a file that can be merged and trained on."""
-    summary = _counts_summary(count_texts(_checked(CorpusConfig, **corpus), held_out=held_out, part=part, out=out))
+    with counted_texts(_checked(CorpusConfig, **corpus), held_out=held_out, part=part, beside=out) as counts:
+        summary = _counts_summary(merge_counts(counts, out))
     _echo(summary, _describe_counts(summary, out), as_json=as_json)
 
 
@@ -93,7 +96,9 @@ def merge_counts_command(counts: tuple[Path, ...], out: Path, as_json: bool) -> 
 
 
 @tokenizer.command()
-@click.option("--counts", type=PATH, required=True, help="A counts file, from `count`, `merge-counts` or a build.")
+@click.option("--counts", type=PATH, multiple=True, help="A counts file, from `count`, `merge-counts` or a build; repeatable.")
+@click.option("--corpus", help="Or the text itself, counted first: a folder, file, fsspec URL, or hf:NAME[:CONFIG[:SPLIT]].")
+@with_options(CORPUS_OPTIONS, [held_out_option])
 @click.option("--out", type=PATH, required=True, help="The folder for tokenizer.model and card.json.")
 @click.option("--vocab-size", type=click.IntRange(min=1), default=32_000, show_default=True, help="Pieces of the vocabulary.")
 @click.option(
@@ -122,10 +127,28 @@ def merge_counts_command(counts: tuple[Path, ...], out: Path, as_json: bool) -> 
     help="Share of the text's characters that get a piece; the others are spelled in bytes.",
 )
 @json_option
-def train(counts: Path, out: Path, language_weights: str, as_json: bool, **settings: Any) -> None:
-    """Train a SentencePiece BPE model from a counts file."""
+def train(
+    counts: tuple[Path, ...],
+    corpus: str | None,
+    held_out: float,
+    out: Path,
+    language_weights: str,
+    as_json: bool,
+    **settings: Any,
+) -> None:
+    """Train a SentencePiece BPE model from a counts file, or from a corpus whose words it counts first."""
+    reading = {name: settings.pop(name) for name in ("text_column", "text_documents", "sources", "split_bytes")}
     config = _checked(TrainConfig, language_weights=_weights(language_weights), **settings)
-    card = train_tokenizer(counts, config, out)
+    if bool(counts) == bool(corpus):
+        raise click.UsageError("give --counts for words that were counted before, or --corpus for the text: one of the two")
+    if counts and held_out:
+        raise click.UsageError("--held-out chooses documents of --corpus; what --counts holds was chosen when it was counted")
+    if corpus is None:
+        card = train_tokenizer(counts, config, out)
+    else:
+        texts = _checked(CorpusConfig, corpus=corpus, **reading)
+        with counted_texts(texts, held_out=held_out, part=(0, 1), beside=out) as counted:
+            card = train_tokenizer(counted, config, out)
     text = (
         f"{out}: {card['vocab_size']:,} pieces from {card['words']:,} of {card['distinct_words']:,} distinct words, "
         f"{card['covered_share']:.3%} of the text"

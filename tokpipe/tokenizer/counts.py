@@ -242,6 +242,21 @@ def merge_counts(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike
                 merged.append(Path(folder) / f"{start:07d}.counts")
                 merge_counts(paths[start : start + MAX_FAN_IN], merged[-1])
             return merge_counts(merged, out)
+    info, blocks = merged_counts(paths)
+    with CountsWriter(out, info) as writer:
+        for block in blocks:
+            writer.write(block)
+    return read_counts_info(out)
+
+
+def merged_counts(paths: Sequence[str | os.PathLike[str]]) -> tuple[CountsInfo, Iterator[CountsBlock]]:
+    """What at most 64 counts files hold together, and their rows as those of one file, merged while they are read.
+
+    Raises:
+        TrainingError: if one is no counts file, they were made with different limits, or there are more than 64.
+    """
+    if len(paths) > MAX_FAN_IN:
+        raise TrainingError(f"{len(paths)} counts files, and at most {MAX_FAN_IN} are read at once: `merge-counts` them first.")
     infos = [read_counts_info(path) for path in paths]
     info = merged_info(infos)
     position = {name: number for number, name in enumerate(info.sources)}
@@ -250,7 +265,4 @@ def merge_counts(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike
         # Sorted names stay in order, so renumbered rows stay sorted.
         numbers = np.array([position[name] for name in part.sources], np.uint16)
         runs.append(_renumbered(iter_counts(path), numbers))
-    with CountsWriter(out, info) as writer:
-        for block in _merge(runs):
-            writer.write(block)
-    return read_counts_info(out)
+    return info, _merge(runs) if len(runs) > 1 else runs[0]

@@ -56,6 +56,18 @@ def _fold_multiply(typingctx: Any, left: Any, right: Any) -> Any:
 fold_multiply: Any = intrinsic(_fold_multiply)
 
 
+def _trailing_zeros(typingctx: Any, word: Any) -> Any:
+    """How many of a uint64's lowest bits are 0; 64 for 0."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.cttz(args[0], ir.IntType(1)(0))
+
+    return types.int64(types.uint64), codegen
+
+
+trailing_zeros: Any = intrinsic(_trailing_zeros)
+
+
 @kernel_part
 def load_part(data: NDArray[np.uint8], start: int, length: int, stop: int) -> Any:
     """The `length` (1 to 8) bytes at `start` as a uint64, zero above; reads nothing at or after `stop`."""

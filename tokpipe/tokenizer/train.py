@@ -12,7 +12,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ from sentencepiece import sentencepiece_model_pb2
 
 from tokpipe import __version__
 from tokpipe.errors import TrainingError
-from tokpipe.tokenizer.counts_file import read_counts_info
+from tokpipe.tokenizer.counts_file import CountsInfo, merged_info, read_counts_info
 from tokpipe.tokenizer.normalization import NORMALIZATIONS, required_characters, write_rule_table
 from tokpipe.tokenizer.trainer_process import TrainerKilledError, TrainerRefusedError, train_apart
 from tokpipe.tokenizer.vocabulary import read_vocabulary
@@ -103,9 +103,9 @@ def sentencepiece_options(config: TrainConfig) -> dict[str, Any]:
 
 
 def train_tokenizer(
-    counts_path: str | os.PathLike[str], config: TrainConfig, out_folder: str | os.PathLike[str]
+    counts: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], config: TrainConfig, out_folder: str | os.PathLike[str]
 ) -> dict[str, Any]:
-    """Train a model from a counts file into `out_folder`: `tokenizer.model` and `card.json`, each whole or not at all.
+    """Train a model from a counts file, or from several together: `tokenizer.model` and `card.json`, each whole or not at all.
 
     Returns:
         The card: settings, what was counted, dropped and covered, and which required characters are missing (none).
@@ -114,8 +114,9 @@ def train_tokenizer(
         TrainingError: if the counts cannot be read, or weights or vocabulary size do not fit them.
     """
     start = time.monotonic()
+    paths = [counts] if isinstance(counts, str | os.PathLike) else list(counts)
     words = select_words(
-        counts_path, weights=config.language_weights, temperature=config.language_temperature, max_words=config.max_words
+        paths, weights=config.language_weights, temperature=config.language_temperature, max_words=config.max_words
     )
     logger.info(
         "training on %s of %s distinct words, %.3f %% of the text",
@@ -124,7 +125,7 @@ def train_tokenizer(
         100 * words.covered_share,
     )
     model = train_model(words, config)
-    card = _card(counts_path, config, words, model)
+    card = _card(merged_info([read_counts_info(path) for path in paths]), config, words, model)
     out = Path(out_folder)
     out.mkdir(parents=True, exist_ok=True)
     _write(out / MODEL_NAME, model)
@@ -204,7 +205,7 @@ def without_paths(model: bytes, config: TrainConfig) -> bytes:
     return result
 
 
-def _card(counts_path: str | os.PathLike[str], config: TrainConfig, words: SelectedWords, model: bytes) -> dict[str, Any]:
+def _card(info: CountsInfo, config: TrainConfig, words: SelectedWords, model: bytes) -> dict[str, Any]:
     processor = spm.SentencePieceProcessor(model_proto=model)
     missing = [c for c in required_characters(config.normalization) if processor.piece_to_id(c) == processor.unk_id()]
     if missing:
@@ -217,7 +218,7 @@ def _card(counts_path: str | os.PathLike[str], config: TrainConfig, words: Selec
         "distinct_words": words.num_distinct,
         "covered_share": words.covered_share,
         "missing_characters": missing,
-        "counts": read_counts_info(counts_path).to_json(),
+        "counts": info.to_json(),
         "versions": {"tokpipe": __version__, "sentencepiece": spm.__version__},
     }
 

@@ -57,37 +57,34 @@ def _script(keys: NDArray[np.uint8], i: int) -> int:
     return UNCERTAIN
 
 
-@kernel
-def _find_parts(
+@kernel_part
+def _add_part(
     keys: NDArray[np.uint8],
+    start: int,
+    stop: int,
+    count: int,
+    table: NDArray[np.uint64],
     starts: NDArray[np.int64],
-    split_scripts: bool,
-    part_starts: NDArray[np.int64],
-    first: NDArray[np.int64],
-) -> None:
-    """Where each part begins, into `part_starts`, and how many begin before each word, into `first`: (num_words + 1,)."""
-    n = 0
-    first[0] = 0
-    for w in range(len(starts) - 1):
-        i, end = starts[w], starts[w + 1]
-        part_starts[n] = i
-        n += 1
-        whole = False
-        for j in range(i, end):
-            whole |= keys[j] == 0x3C
-        previous = -1
-        while i < end and not whole:
-            script = _script(keys, i)
-            cut = previous == DIGIT or script == DIGIT
-            if split_scripts and script != UNCERTAIN and previous != UNCERTAIN:
-                cut |= script != previous
-            if cut and previous >= 0:
-                part_starts[n] = i
-                n += 1
-            previous = script
-            byte = keys[i]
-            i += 1 if byte < 0x80 else 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
-        first[w + 1] = n
+    stops: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    n: int,
+) -> int:
+    """Add `count` to one part, or enter it as part `n`; returns how many parts there are then."""
+    mask, size = uint64(len(table) - 1), stop - start
+    h = hash_bytes(keys, start, size, len(keys))
+    tag, p = h >> uint64(32), h & mask
+    while True:
+        entry = table[p]
+        if entry == uint64(0):
+            table[p] = (tag << uint64(32)) | uint64(n + 1)
+            starts[n], stops[n], counts[n] = start, stop, count
+            return n + 1
+        if entry >> uint64(32) == tag:
+            k = np.int64(entry & uint64(0xFFFFFFFF)) - 1
+            if stops[k] - starts[k] == size and same_bytes(keys, starts[k], len(keys), keys, start, len(keys), size):
+                counts[k] += count
+                return n
+        p = (p + uint64(1)) & mask
 
 
 @kernel
@@ -95,35 +92,37 @@ def _count_parts(
     keys: NDArray[np.uint8],
     word_starts: NDArray[np.int64],
     word_counts: NDArray[np.int64],
-    first: NDArray[np.int64],
-    part_starts: NDArray[np.int64],
+    split_scripts: bool,
     table: NDArray[np.uint64],
     starts: NDArray[np.int64],
     stops: NDArray[np.int64],
     counts: NDArray[np.int64],
 ) -> int:
-    """Add up equal parts, into starts, stops and counts; returns how many are distinct. `table`: zeros, two or more a part."""
-    mask, end_of_keys = uint64(len(table) - 1), len(keys)
+    """Cut every word and add up equal parts; returns how many are distinct, or -1 if a word's might not have room.
+
+    The table has twice as many slots as `counts`, and is empty.
+    """
     n = 0
     for w in range(len(word_counts)):
-        for part in range(first[w], first[w + 1]):
-            start = part_starts[part]
-            stop = part_starts[part + 1] if part + 1 < first[w + 1] else word_starts[w + 1]
-            h = hash_bytes(keys, start, stop - start, end_of_keys)
-            tag, p = h >> uint64(32), h & mask
-            while True:
-                entry = table[p]
-                if entry == uint64(0):
-                    table[p] = (tag << uint64(32)) | uint64(n + 1)
-                    starts[n], stops[n], counts[n] = start, stop, word_counts[w]
-                    n += 1
-                    break
-                k, size = np.int64(entry & uint64(0xFFFFFFFF)) - 1, stop - start
-                same = entry >> uint64(32) == tag and stops[k] - starts[k] == size
-                if same and same_bytes(keys, starts[k], end_of_keys, keys, start, end_of_keys, size):
-                    counts[k] += word_counts[w]
-                    break
-                p = (p + uint64(1)) & mask
+        i, end = word_starts[w], word_starts[w + 1]
+        if n + end - i > len(counts):
+            return -1
+        whole = False
+        for j in range(i, end):
+            whole |= keys[j] == 0x3C
+        start, previous = i, -1
+        while i < end and not whole:
+            script = _script(keys, i)
+            cut = previous == DIGIT or script == DIGIT
+            if split_scripts and script != UNCERTAIN and previous != UNCERTAIN:
+                cut |= script != previous
+            if cut and previous >= 0:
+                n = _add_part(keys, start, i, word_counts[w], table, starts, stops, counts, n)
+                start = i
+            previous = script
+            byte = keys[i]
+            i += 1 if byte < 0x80 else 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+        n = _add_part(keys, start, end, word_counts[w], table, starts, stops, counts, n)
     return n
 
 
@@ -133,11 +132,12 @@ def cut_words(words: SelectedWords, *, split_scripts: bool) -> WordParts:
     Example:
         ` (word,` 2 times and ` word.` 3 times give ` (` 2, `word` 2, `,` 2, ` word` 3, `.` 3.
     """
-    part_starts = np.empty(len(words.keys) + 1, np.int64)  # only as many pages as there are parts are ever touched
-    first = np.empty(len(words.starts), np.int64)
-    _find_parts(words.keys, words.starts, split_scripts, part_starts, first)
-    num_parts = int(first[-1])
-    table = np.zeros(1 << max(4, (2 * num_parts).bit_length()), np.uint64)
-    starts, stops, counts = (np.empty(num_parts, np.int64) for _ in range(3))
-    n = _count_parts(words.keys, words.starts, words.counts, first, part_starts, table, starts, stops, counts)
-    return WordParts(words.keys, starts[:n].copy(), stops[:n].copy(), counts[:n].copy())
+    # Most parts are in many words, so room for as many as there are words is nearly always enough.
+    room = 1 << max(13, len(words.counts).bit_length())
+    while True:
+        table = np.zeros(2 * room, np.uint64)
+        starts, stops, counts = (np.empty(room, np.int64) for _ in range(3))
+        n = _count_parts(words.keys, words.starts, words.counts, split_scripts, table, starts, stops, counts)
+        if n >= 0:
+            return WordParts(words.keys, starts[:n], stops[:n], counts[:n])
+        room *= 2

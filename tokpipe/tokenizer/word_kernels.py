@@ -9,23 +9,23 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit, uint64
+from numba import uint64
 from numpy.typing import NDArray
 
-from tokpipe.tokenizer.hashing import hash_bytes, load_part, same_bytes
-from tokpipe.tokenizer.jit import kernel
+from tokpipe.tokenizer.hashing import hash_bytes, load64, load_part, same_bytes, trailing_zeros
+from tokpipe.tokenizer.jit import kernel, kernel_part
 
 SPACE, NEWLINE, TAB = 0x20, 0x0A, 0x09
 OTHER, LATIN, DEVANAGARI = 0, 1, 2
-# Groups of this many words are sorted by comparing them; larger ones by the next eight bytes.
-FEW_WORDS = 16
+# Groups of at most this many words are sorted by comparing them; larger ones by the next eight bytes.
+FEW_WORDS = 4
 
 # Slots of the `state` array of `count_words`.
 NUM_WORDS, NUM_KEY_BYTES, TABS, LONG_WORDS, LONG_BYTES, RESERVED_WORDS, RESERVED_BYTES, DOCUMENT, POSITION = range(9)
 NUM_STATE = 9
 
 
-@njit(forceinline=True)
+@kernel_part
 def _space_bytes(data: NDArray[np.uint8], i: int, end: int) -> int:
     """How many bytes the space at `i` takes: 1 for U+0020, 3 for U+2581 (E2 96 81), 0 if there is none."""
     byte = data[i]
@@ -34,6 +34,25 @@ def _space_bytes(data: NDArray[np.uint8], i: int, end: int) -> int:
     if byte == 0xE2 and i + 2 < end and data[i + 1] == 0x96 and data[i + 2] == 0x81:
         return 3
     return 0
+
+
+@kernel_part
+def _next_mark(data: NDArray[np.uint8], i: int, end: int, stop: int) -> Any:
+    """The first place from `i` on, or `end`, with a byte that may end a word or be reserved: up to U+0020, or E2.
+
+    Eight bytes at a time: of the bytes that borrow when the mark is taken from them, the lowest is certain.
+    """
+    while i + 8 <= stop:
+        word = load64(data, i)
+        other = word ^ uint64(0xE2E2E2E2E2E2E2E2)
+        marks = ((word - uint64(0x2121212121212121)) & ~word) | ((other - uint64(0x0101010101010101)) & ~other)
+        marks &= uint64(0x8080808080808080)
+        if marks != uint64(0):
+            return min(end, i + (trailing_zeros(marks) >> 3))
+        i += 8
+        if i >= end:
+            return end
+    return i
 
 
 @kernel
@@ -79,6 +98,9 @@ def count_words(
                 i += step
             reserved = False
             while i < end:
+                i = _next_mark(data, i, end, stop)
+                if i == end:
+                    break
                 byte = data[i]
                 if byte in (SPACE, NEWLINE, TAB):
                     break
@@ -121,7 +143,7 @@ def count_words(
     return True
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def fill_table(keys: NDArray[np.uint8], key_start: NDArray[np.int64], num_words: int, table: NDArray[np.uint64]) -> None:
     """Enter the first words of `keys` into an empty table."""
     mask = uint64(len(table) - 1)
@@ -133,12 +155,18 @@ def fill_table(keys: NDArray[np.uint8], key_start: NDArray[np.int64], num_words:
         table[p] = ((h >> uint64(32)) << uint64(32)) | uint64(k + 1)
 
 
-@njit(cache=True, nogil=True)
 def word_scripts(keys: NDArray[np.uint8], starts: NDArray[np.int64]) -> NDArray[np.uint8]:
     """The script of each word: DEVANAGARI if it holds U+0900-097F, else LATIN if it holds a Latin letter, else OTHER."""
-    out = np.zeros(len(starts) - 1, np.uint8)
+    out = np.empty(len(starts) - 1, np.uint8)
+    _fill_scripts(keys, starts, out)
+    return out
+
+
+@kernel
+def _fill_scripts(keys: NDArray[np.uint8], starts: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
     for w in range(len(out)):
         i, end = starts[w], starts[w + 1]
+        out[w] = OTHER
         while i < end:
             byte = keys[i]
             if byte < 0x80:
@@ -151,10 +179,9 @@ def word_scripts(keys: NDArray[np.uint8], starts: NDArray[np.int64]) -> NDArray[
             elif 0xC3 <= byte <= 0xC9 or (byte == 0xE1 and i + 1 < end and 0xB8 <= keys[i + 1] <= 0xBB):
                 out[w] = LATIN  # U+00C0-027F (with the two signs × and ÷) and U+1E00-1EFF
             i += 1
-    return out
 
 
-@njit(cache=True, nogil=True)
+@kernel_part
 def compare_words(
     left: NDArray[np.uint8], left_start: int, left_end: int, right: NDArray[np.uint8], right_start: int, right_end: int
 ) -> np.int64:
@@ -174,7 +201,7 @@ def compare_words(
     return np.int64((left_end - left_start) - (right_end - right_start))
 
 
-@njit(forceinline=True)
+@kernel_part
 def _prefix(keys: NDArray[np.uint8], start: int, end: int) -> Any:
     """Up to eight bytes as a big-endian number, zeros behind: numbers compare as the bytes do."""
     if end <= start:
@@ -185,10 +212,41 @@ def _prefix(keys: NDArray[np.uint8], start: int, end: int) -> Any:
     return (word << uint64(32)) | (word >> uint64(32))
 
 
-@njit(forceinline=True)
-def _insertion_sort(keys: NDArray[np.uint8], starts: NDArray[np.int64], order: NDArray[np.int64], low: int, high: int) -> None:
-    """Sort a few words by comparing them."""
-    for j in range(low + 1, high):
+@kernel
+def _fill_prefixes(
+    keys: NDArray[np.uint8], starts: NDArray[np.int64], words: NDArray[np.int64], depth: int, out: NDArray[np.uint64]
+) -> None:
+    """The eight bytes of each word from `depth` on."""
+    for j in range(len(words)):
+        out[j] = _prefix(keys, starts[words[j]] + depth, starts[words[j] + 1])
+
+
+@kernel
+def _deal(
+    by_prefix: NDArray[np.int64],
+    groups: NDArray[np.int64],
+    next_slot: NDArray[np.int64],
+    words: NDArray[np.int64],
+    prefixes: NDArray[np.uint64],
+    out_words: NDArray[np.int64],
+    out_prefixes: NDArray[np.uint64],
+) -> None:
+    """Put words, taken by their prefixes, each into the next slot of its own group: every group is sorted then."""
+    for j in range(len(by_prefix)):
+        k = by_prefix[j]
+        slot = next_slot[groups[k]]
+        next_slot[groups[k]] += 1
+        out_words[slot], out_prefixes[slot] = words[k], prefixes[k]
+
+
+@kernel
+def _sort_ties(keys: NDArray[np.uint8], starts: NDArray[np.int64], order: NDArray[np.int64], tied: NDArray[np.bool_]) -> None:
+    """Sort each run of words that are tied to the one before by comparing them."""
+    low = 0
+    for j in range(1, len(order)):
+        if not tied[j]:
+            low = j
+            continue
         word, k = order[j], j
         while k > low:
             before = order[k - 1]
@@ -199,57 +257,60 @@ def _insertion_sort(keys: NDArray[np.uint8], starts: NDArray[np.int64], order: N
         order[k] = word
 
 
-@njit(cache=True, nogil=True)
 def sort_words(keys: NDArray[np.uint8], starts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The order that sorts distinct words by their bytes: a radix sort from the front, eight bytes at a time."""
-    n = len(starts) - 1
-    order = np.arange(n)
-    if n < 2:
-        return order
-    stack = [(0, n, 0)]
-    while len(stack):
-        low, high, depth = stack.pop()
-        prefix = np.empty(high - low, np.uint64)
-        for j in range(low, high):
-            prefix[j - low] = _prefix(keys, starts[order[j]] + depth, starts[order[j] + 1])
-        moved = np.argsort(prefix)
-        order[low:high] = order[low:high][moved]
-        j = low
-        while j < high:
-            k = j + 1
-            while k < high and prefix[moved[k - low]] == prefix[moved[j - low]]:
-                k += 1
-            if k - j <= FEW_WORDS:
-                _insertion_sort(keys, starts, order, j, k)
-            else:
-                # Words that end inside these eight bytes sort before those that go on with zero bytes: by what is left of them.
-                left = np.empty(k - j, np.int64)
-                for w in range(j, k):
-                    left[w - j] = min(starts[order[w] + 1] - starts[order[w]] - depth, 9)
-                by_left = np.argsort(left)
-                order[j:k] = order[j:k][by_left]
-                longer = j + int(np.searchsorted(left[by_left], 9))
-                if k - longer > 1:
-                    stack.append((longer, k, depth + 8))
-            j = k
+    """The order that sorts distinct words by their bytes: eight bytes at a time from the front, few alike by comparing them."""
+    order = np.arange(len(starts) - 1)
+    tied = np.ones(len(order), np.bool_)
+    # Of `order`, the places whose words are alike so far in groups of many, and the group of each.
+    places, groups = np.arange(len(order)), np.zeros(len(order), np.int64)
+    depth, longest = 0, int(np.diff(starts).max(initial=0))
+    # Words that differ only in how many zero bytes end them are alike to the last; they are told apart at the end.
+    while len(places) and depth < longest:
+        words, prefixes = order[places], np.empty(len(places), np.uint64)
+        _fill_prefixes(keys, starts, words, depth, prefixes)
+        sorted_words, sorted_prefixes = np.empty_like(words), np.empty_like(prefixes)
+        sizes = np.bincount(groups)
+        _deal(np.argsort(prefixes), groups, np.cumsum(sizes) - sizes, words, prefixes, sorted_words, sorted_prefixes)
+        order[places] = sorted_words
+        alike = np.zeros(len(places), np.bool_)
+        alike[1:] = (sorted_prefixes[1:] == sorted_prefixes[:-1]) & (groups[1:] == groups[:-1])
+        tied[places] = alike
+        firsts = np.flatnonzero(~alike)
+        sizes = np.diff(firsts, append=len(places))
+        many = sizes > FEW_WORDS
+        places = places[np.repeat(many, sizes)]
+        groups = np.repeat(np.arange(np.count_nonzero(many)), sizes[many])
+        depth += 8
+    _sort_ties(keys, starts, order, tied)
     return order
 
 
-@njit(cache=True, nogil=True)
 def take_words(
     keys: NDArray[np.uint8], starts: NDArray[np.int64], order: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Copy words in the given order: their bytes one behind the other, and (n + 1,) offsets."""
     out_starts = np.zeros(len(order) + 1, np.int64)
-    for j in range(len(order)):
-        out_starts[j + 1] = out_starts[j] + starts[order[j] + 1] - starts[order[j]]
+    np.cumsum(np.diff(starts)[order], out=out_starts[1:])
     out = np.empty(out_starts[-1], np.uint8)
-    for j in range(len(order)):
-        out[out_starts[j] : out_starts[j + 1]] = keys[starts[order[j]] : starts[order[j] + 1]]
+    _copy_words(keys, starts, order, out, out_starts)
     return out, out_starts
 
 
-@njit(cache=True, nogil=True)
+@kernel
+def _copy_words(
+    keys: NDArray[np.uint8],
+    starts: NDArray[np.int64],
+    order: NDArray[np.int64],
+    out: NDArray[np.uint8],
+    out_starts: NDArray[np.int64],
+) -> None:
+    for j in range(len(order)):
+        start, to = starts[order[j]], out_starts[j]
+        for i in range(out_starts[j + 1] - to):
+            out[to + i] = keys[start + i]
+
+
+@kernel
 def upper_bound(
     keys: NDArray[np.uint8],
     starts: NDArray[np.int64],
@@ -269,7 +330,6 @@ def upper_bound(
     return low
 
 
-@njit(cache=True, nogil=True)
 def merge_rows(
     a_keys: NDArray[np.uint8],
     a_starts: NDArray[np.int64],
@@ -283,10 +343,30 @@ def merge_rows(
     """Merge two blocks of rows sorted by (word, source); equal rows add up."""
     n, m = len(a_counts), len(b_counts)
     keys = np.empty(a_starts[n] - a_starts[0] + b_starts[m] - b_starts[0], np.uint8)
-    starts = np.empty(n + m + 1, np.int64)
-    sources, counts = np.empty(n + m, np.uint16), np.empty(n + m, np.int64)
+    starts, sources, counts = np.zeros(n + m + 1, np.int64), np.empty(n + m, np.uint16), np.empty(n + m, np.int64)
+    rows = (a_keys, a_starts, a_sources, a_counts, b_keys, b_starts, b_sources, b_counts)
+    w = _merge_into(*rows, keys, starts, sources, counts)
+    return keys[: starts[w]], starts[: w + 1], sources[:w], counts[:w]
+
+
+@kernel
+def _merge_into(
+    a_keys: NDArray[np.uint8],
+    a_starts: NDArray[np.int64],
+    a_sources: NDArray[np.uint16],
+    a_counts: NDArray[np.int64],
+    b_keys: NDArray[np.uint8],
+    b_starts: NDArray[np.int64],
+    b_sources: NDArray[np.uint16],
+    b_counts: NDArray[np.int64],
+    keys: NDArray[np.uint8],
+    starts: NDArray[np.int64],
+    sources: NDArray[np.uint16],
+    counts: NDArray[np.int64],
+) -> int:
+    """Fill the last four with the merged rows; returns how many there are."""
+    n, m = len(a_counts), len(b_counts)
     i = j = w = 0
-    starts[0] = 0
     while i < n or j < m:
         if i == n:
             order = np.int64(1)
@@ -296,16 +376,22 @@ def merge_rows(
             order = compare_words(a_keys, a_starts[i], a_starts[i + 1], b_keys, b_starts[j], b_starts[j + 1])
             if order == 0:
                 order = np.int64(a_sources[i]) - np.int64(b_sources[j])
+        to = starts[w]
         if order <= 0:
-            word, sources[w], counts[w] = a_keys[a_starts[i] : a_starts[i + 1]], a_sources[i], a_counts[i]
+            start, size = a_starts[i], a_starts[i + 1] - a_starts[i]
+            for k in range(size):
+                keys[to + k] = a_keys[start + k]
+            sources[w], counts[w] = a_sources[i], a_counts[i]
             i += 1
             if order == 0:
                 counts[w] += b_counts[j]
                 j += 1
         else:
-            word, sources[w], counts[w] = b_keys[b_starts[j] : b_starts[j + 1]], b_sources[j], b_counts[j]
+            start, size = b_starts[j], b_starts[j + 1] - b_starts[j]
+            for k in range(size):
+                keys[to + k] = b_keys[start + k]
+            sources[w], counts[w] = b_sources[j], b_counts[j]
             j += 1
-        starts[w + 1] = starts[w] + len(word)
-        keys[starts[w] : starts[w + 1]] = word
+        starts[w + 1] = to + size
         w += 1
-    return keys[: starts[w]], starts[: w + 1], sources[:w], counts[:w]
+    return w

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from tokpipe.errors import TrainingError
-from tokpipe.tokenizer.counts_file import SCRIPTS, CountsInfo, iter_counts, read_counts_info
+from tokpipe.tokenizer.counts import merged_counts
+from tokpipe.tokenizer.counts_file import SCRIPTS, CountsInfo
+from tokpipe.tokenizer.jit import kernel
 from tokpipe.tokenizer.word_kernels import compare_words, take_words, word_scripts
 
 logger = logging.getLogger(__name__)
@@ -91,7 +93,7 @@ def _script_factors(info: CountsInfo) -> NDArray[np.float64]:
     return factors
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _fold_sources(
     keys: NDArray[np.uint8],
     starts: NDArray[np.int64],
@@ -99,18 +101,19 @@ def _fold_sources(
     counts: NDArray[np.int64],
     scripts: NDArray[np.uint8],
     factors: NDArray[np.float64],
-) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
-    """One entry per word from rows per (word, source): the first row of each, its weighted count, its plain count."""
-    n = len(counts)
-    rows, weighted, plain = np.empty(n, np.int64), np.empty(n, np.float64), np.empty(n, np.int64)
+    rows: NDArray[np.int64],
+    weighted: NDArray[np.float64],
+    plain: NDArray[np.int64],
+) -> int:
+    """One entry per word from rows per (word, source): its first row, weighted count and plain count. Returns how many words."""
     w = -1
-    for r in range(n):
+    for r in range(len(counts)):
         if r == 0 or compare_words(keys, starts[r - 1], starts[r], keys, starts[r], starts[r + 1]) != 0:
             w += 1
             rows[w], weighted[w], plain[w] = r, 0.0, 0
         weighted[w] += counts[r] * factors[sources[r], scripts[r]]
         plain[w] += counts[r]
-    return rows[: w + 1], weighted[: w + 1], plain[: w + 1]
+    return w + 1
 
 
 class _TopWords:
@@ -160,27 +163,31 @@ class _TopWords:
 
 
 def select_words(
-    counts_path: str | os.PathLike[str], *, weights: tuple[tuple[str, float], ...], temperature: float, max_words: int
+    counts: Sequence[str | os.PathLike[str]], *, weights: tuple[tuple[str, float], ...], temperature: float, max_words: int
 ) -> SelectedWords:
-    """The `max_words` most frequent words of a counts file, weighted, with counts as whole numbers of at least 1.
+    """The `max_words` most frequent words of some counts files together, weighted, with counts as whole numbers of at least 1.
 
-    Memory is about 80 bytes for each of `max_words`, whatever the file's size.
+    Memory is about 80 bytes for each of `max_words`, whatever the files' size.
 
     Raises:
-        TrainingError: if the file holds no words or the weights do not fit its sources.
+        TrainingError: if the files hold no words or the weights do not fit their sources.
     """
-    info = read_counts_info(counts_path)
+    info, blocks = merged_counts(counts)
     factors = weight_factors(info, weights, temperature)
     top = _TopWords(max_words)
-    for block in iter_counts(counts_path):
+    for block in blocks:
         scripts = word_scripts(block.keys, block.starts)
-        rows, weighted, plain = _fold_sources(block.keys, block.starts, block.sources, block.counts, scripts, factors)
-        keys, starts = take_words(block.keys, block.starts, rows)
-        top.add(keys, starts, weighted, plain)
+        rows, weighted, plain = np.empty(len(block), np.int64), np.empty(len(block), np.float64), np.empty(len(block), np.int64)
+        counted = (block.keys, block.starts, block.sources, block.counts)
+        n = _fold_sources(*counted, scripts, factors, rows, weighted, plain)
+        keys, starts = take_words(block.keys, block.starts, rows[:n])
+        top.add(keys, starts, weighted[:n], plain[:n])
     if top.num_words:
         top.prune(keep_last=False)
     if not top.num_words:
-        raise TrainingError(f"{counts_path}: holds no words to train on. Was the text empty, or every source weighted 0?")
+        raise TrainingError(
+            f"{', '.join(map(str, counts))}: no words to train on. Was the text empty, or every source weighted 0?"
+        )
     (keys, starts), weighted, plain = top.words[0], top.weighted[0], top.plain[0]
     kept_bytes = sum(sum(totals.script_bytes.values()) for totals in info.totals.values())
     covered = float((plain * np.diff(starts)).sum()) / kept_bytes
