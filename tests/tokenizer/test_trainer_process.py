@@ -7,8 +7,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -17,12 +18,17 @@ from tokpipe.errors import TrainingError
 from tokpipe.tokenizer import TrainConfig, WordCounter, train_tokenizer
 from tokpipe.tokenizer import train as train_module
 from tokpipe.tokenizer.train import sentencepiece_options
-from tokpipe.tokenizer.trainer_process import TrainerRefusedError, train, train_apart
+from tokpipe.tokenizer.trainer_process import TrainerProcess, TrainerRefusedError, train
 
 OPTIONS = sentencepiece_options(TrainConfig(vocab_size=420)) | {"input_format": "tsv"}
 ROWS = [
     f"{word}{other}\t{number}".encode() for number, word in enumerate(["नमस्ते", "hello", "world"], 5) for other in ["", "s", "!"]
 ]
+
+
+def train_apart(lines: Iterable[bytes], options: dict[str, Any], *, lean: bool = False) -> bytes:
+    with TrainerProcess() as trainer:
+        return trainer.train(lines, options, lean=lean)
 
 
 def children() -> list[int]:
@@ -42,8 +48,15 @@ def gone(pid: int, seconds: float = 10.0) -> bool:
     return False
 
 
-def test_trains_the_same_model_as_in_this_process():
-    assert train_apart([row + b"\n" for row in ROWS], OPTIONS) == train(ROWS, OPTIONS)
+@pytest.mark.parametrize("lean", [False, True])
+def test_trains_the_same_model_as_in_this_process(lean):
+    assert train_apart([row + b"\n" for row in ROWS], OPTIONS, lean=lean) == train(ROWS, OPTIONS)
+
+
+def test_a_trainer_that_gets_nothing_ends():
+    with TrainerProcess():
+        started = children()
+    assert started and gone(started[-1])
 
 
 def test_how_lines_are_grouped_changes_nothing():
@@ -92,13 +105,13 @@ def test_a_failing_source_of_lines_ends_the_trainer():
 def test_a_trainer_ends_with_its_parent():
     code = (
         "import sys, time\n"
-        "from tokpipe.tokenizer.trainer_process import train_apart\n"
+        "from tokpipe.tokenizer.trainer_process import TrainerProcess\n"
         "from pathlib import Path\n"
         "def lines():\n"
         "    yield b'a\\t1\\n'\n"
         "    print(Path('/proc/self/task/%d/children' % __import__('os').getpid()).read_text().split()[-1], flush=True)\n"
         "    time.sleep(60)\n"
-        "train_apart(lines(), {})\n"
+        "with TrainerProcess() as trainer: trainer.train(lines(), {})\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert parent.stdout
