@@ -60,6 +60,8 @@ def test_matrix_counts_what_can_come_from_text(piece_type, joined):
         (model(WORD, ("aé", USER_DEFINED)), {"é": "e"}, "user-defined symbol 'aé'"),
         (model(WORD, ("é", UNUSED)), {"é": "e"}, "unused piece 'é'"),
         (model(WORD, ("x", CONTROL)), {}, "special piece 'x'"),
+        (model(WORD, ("\0", NORMAL)), {}, "null character"),
+        (model(WORD, ("a\0b", USER_DEFINED)), {}, "null character"),
         (model(WORD, ("of▁the", NORMAL), ("क▁क", NORMAL)), {}, "join words across spaces"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

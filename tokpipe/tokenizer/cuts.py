@@ -84,6 +84,8 @@ def _pieces_obstacle(vocabulary: Vocabulary) -> str | None:
     for piece, piece_type in zip(vocabulary.pieces, types, strict=True):
         if not is_text_piece(piece_type) and (len(piece) == 1 or piece in text):
             return f"the special piece {piece!r} can also be spelled by text"
+        if is_text_piece(piece_type) and "\0" in piece:
+            return f"the piece {piece!r} holds the null character, which SentencePiece treats apart"
     if np.isnan(vocabulary.scores).any():
         return "scores that are not numbers"
     safe = safe_matrix(vocabulary)
@@ -98,7 +100,7 @@ def safe_matrix(vocabulary: Vocabulary) -> NDArray[np.bool_]:
     Example: with the one piece `▁the`, (space, letter) and (letter, letter) are False and (letter, space) stays True.
     """
     text = zip(vocabulary.pieces, vocabulary.types.tolist(), strict=True)
-    # One array of all pieces: a zero character, which no piece may hold, ends each.
+    # One array of all pieces: a zero character, which no piece here holds (`_pieces_obstacle`), ends each.
     codes = code_points("\0".join(piece for piece, piece_type in text if is_text_piece(piece_type)))
     classes = literal_classes()[codes]
     together = (codes[:-1] != 0) & (codes[1:] != 0)
