@@ -83,6 +83,17 @@ def test_counter_that_spills_writes_the_same_bytes(tmp_path, text_maker):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["spilled.counts", "whole.counts"]
 
 
+def test_counter_of_many_runs_merges_them_in_groups(tmp_path, text_maker, monkeypatch):
+    texts = [text_maker(random.Random(3)) for _ in range(20)]
+    whole = count(texts, tmp_path / "whole.counts")
+    monkeypatch.setattr(counts, "MAX_FAN_IN", 3)
+    at_once = []
+    merge = counts._merge
+    monkeypatch.setattr(counts, "_merge", lambda runs: at_once.append(len(runs)) or merge(runs))
+    assert count(texts, tmp_path / "spilled.counts", max_words=32).read_bytes() == whole.read_bytes()
+    assert len(at_once) > 4 and max(at_once) == 3
+
+
 def test_counter_whose_table_grows_writes_the_same_bytes(tmp_path, text_maker, monkeypatch):
     rng = random.Random(5)
     texts = [text_maker(rng) for _ in range(50)]

@@ -36,7 +36,7 @@ MAX_WORD_BYTES = 4096
 FIRST_WORDS = 1 << 16
 """Words a counter has room for before its table grows for the first time."""
 MAX_FAN_IN = 64
-"""Files merged at once; more are merged in groups first. Each takes a few MB while it is read."""
+"""Files, or spilled runs, merged at once; more are merged in groups first. Each takes a few MB while it is read."""
 
 
 class WordCounter:
@@ -123,9 +123,9 @@ class WordCounter:
         """Write the counts as a file, whole or not at all. Ends the counting: the table is empty afterwards."""
         if self._runs:
             self._spill_run()
-            with CountsWriter(path, self._info()) as writer:
-                for block in _merge([iter_counts(run) for run in self._runs]):
-                    writer.write(block)
+            while len(self._runs) > MAX_FAN_IN:
+                self._merge_oldest_runs()
+            self._write_merged(self._runs, path)
         else:
             self._write_block(self._take(), path)
         return read_counts_info(path)
@@ -170,6 +170,19 @@ class WordCounter:
         path = Path(self._spill.name) / f"run-{len(self._runs):05d}.counts"
         self._write_block(self._take(), path)
         self._runs.append(path)
+
+    def _merge_oldest_runs(self) -> None:
+        oldest = self._runs[:MAX_FAN_IN]
+        merged = oldest[0].with_name(f"{oldest[0].stem}-merged.counts")
+        self._write_merged(oldest, merged)
+        self._runs = [*self._runs[MAX_FAN_IN:], merged]
+        for run in oldest:
+            run.unlink()
+
+    def _write_merged(self, runs: Sequence[Path], path: str | os.PathLike[str]) -> None:
+        with CountsWriter(path, self._info()) as writer:
+            for block in _merge([iter_counts(run) for run in runs]):
+                writer.write(block)
 
     def _write_block(self, block: CountsBlock, path: str | os.PathLike[str]) -> None:
         with CountsWriter(path, self._info()) as writer:
