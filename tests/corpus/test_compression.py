@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import io
+
 import pytest
 
+from tokpipe.corpus import compression
 from tokpipe.corpus.compression import TextStream
 from tokpipe.errors import UnreadableFileError
 
@@ -122,3 +126,15 @@ def test_a_highly_compressed_stream_comes_in_bounded_pieces(tmp_path, compress):
 def test_a_missing_file_is_an_error_that_names_it(tmp_path):
     with pytest.raises(UnreadableFileError, match=r"gone\.gz: cannot be opened"):
         TextStream(str(tmp_path / "gone.gz"))
+
+
+def test_a_disk_that_cannot_be_read_is_an_error_that_names_file_and_offset(tmp_path, monkeypatch):
+    class Broken(io.BytesIO):
+        def read(self, num_bytes=-1):
+            if self.tell() >= 100:
+                raise OSError(errno.EIO, "Input/output error")
+            return super().read(min(num_bytes, 100))
+
+    monkeypatch.setattr(compression, "open_file", lambda name: Broken(bytes(200)))
+    with TextStream("a.txt") as stream, pytest.raises(UnreadableFileError, match=r"a\.txt: cannot be read at byte 100 \("):
+        stream.read(200)

@@ -93,8 +93,9 @@ def test_symbolic_links_are_followed_but_not_in_circles(corpus):
 
 def test_a_dangling_link_is_an_error_that_names_it(corpus):
     corpus.write("a.txt", "x")
-    (corpus.folder / "b.txt").symlink_to("gone")
-    with pytest.raises(UnreadableFileError, match=r"b\.txt: cannot be listed"):
+    (corpus.folder / "deep" / "down").mkdir(parents=True)
+    (corpus.folder / "deep" / "down" / "b.txt").symlink_to("gone")
+    with pytest.raises(UnreadableFileError, match=r"deep/down/b\.txt: cannot be listed \(No such file or directory\)\. Mend"):
         read_inventory(CorpusConfig(corpus=str(corpus.folder)))
 
 

@@ -92,7 +92,7 @@ class TextStream:
 
 def _open_source(file: IO[bytes], compression: str, name: str) -> _Source:
     if not compression:
-        return _PlainSource(file)
+        return _PlainSource(file, name)
     if compression == "zst":
         return _ZstdSource(file, name)
     factories: dict[str, Callable[[], Any]] = {
@@ -105,11 +105,18 @@ def _open_source(file: IO[bytes], compression: str, name: str) -> _Source:
 
 
 class _PlainSource:
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: IO[bytes], name: str) -> None:
         self._file = file
+        self._name = name
 
     def read(self, num_bytes: int) -> bytes:
-        return self._file.read(num_bytes)
+        try:
+            return self._file.read(num_bytes)
+        except Exception as error:  # the libraries behind fsspec raise errors of their own
+            offset = self._file.tell()
+            raise UnreadableFileError(
+                f"{self._name}: cannot be read at byte {offset:,} ({error}). Run the same command again."
+            ) from error
 
     def input_position(self) -> int:
         return self._file.tell()

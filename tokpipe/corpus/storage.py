@@ -130,8 +130,12 @@ def _walk(folder: str, prefix: str, above: frozenset[tuple[int, int]]) -> Iterat
                         yield from _walk(entry.path, f"{prefix}{entry.name}/", above | {key})
                 elif stat.S_ISREG(status.st_mode):
                     yield FoundFile(prefix + entry.name, status.st_size, str(status.st_mtime_ns))
+    except UnreadableFileError:  # an OSError, too: from a folder further down, which it names
+        raise
     except OSError as error:
-        raise UnreadableFileError(f"{error.filename or folder}: cannot be listed ({error.strerror}).") from error
+        raise UnreadableFileError(
+            f"{error.filename or folder}: cannot be listed ({error.strerror}). Mend it, or take it out of the corpus."
+        ) from error
 
 
 def _list_url(location: str) -> tuple[str, list[FoundFile]]:
