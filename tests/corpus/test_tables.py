@@ -114,3 +114,12 @@ def test_a_truncated_table_is_an_error_that_names_the_file(corpus, name):
         path.write_bytes(whole[:keep])
         with pytest.raises(UnreadableFileError, match=name):
             corpus.read()
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r\n"])
+def test_a_csv_of_a_header_alone_holds_nothing(corpus, end):
+    corpus.write("a.csv", f'id,"text"{end}')
+    got, log = corpus.read()
+    assert not got and log.num_records == 0
+    with pytest.raises(MissingColumnError, match="the header is"):
+        corpus.read(text_column="body")

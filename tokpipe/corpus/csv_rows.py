@@ -19,6 +19,7 @@ from tokpipe.errors import MissingColumnError, UnreadableFileError
 
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
 _DETAIL_CHARACTERS = 80
+_HEAD_BYTES = 1 << 16
 
 
 def read_csv(name: str, part: Part, part_index: int, start: int, column: tuple[str, ...]) -> Iterator[Piece]:
@@ -29,10 +30,12 @@ def read_csv(name: str, part: Part, part_index: int, start: int, column: tuple[s
         MissingColumnError: if the header has no such column.
     """
     with TextStream(name) as stream:
-        head = stream.read(1 << 16)
+        head = stream.read(_HEAD_BYTES)
         if not head.strip():
             return
         refuse_utf16(name, head)
+        if len(head) < _HEAD_BYTES and not (b"\n" in head or b"\r" in head):
+            head += b"\n"  # Arrow takes a header line for one only if something ends it
         skipped = _SkippedRows()
         try:
             reader = _open(_Rejoined(head, stream), part.format, ".".join(column), skipped)
