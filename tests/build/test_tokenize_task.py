@@ -162,7 +162,8 @@ def test_a_wrong_id_fails_the_task_and_names_the_document(given, inline, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("source", "slug"), [("hi", "hi"), ("हिन्दी ग्रंथ", r"[\w.-]+"), ("../x y", "_x_y"), ("...", "_"), ("a" * 200, "a" * 80)]
+    ("source", "slug"),
+    [("hi", "hi"), ("हिन्दी ग्रंथ", r"[\w.-]+"), ("../x y", "_x_y"), ("...", "_"), ("a" * 200, "a" * 80), ("क" * 80, "क" * 66)],
 )
 def test_shard_names_are_plain_file_names(source, slug):
     name = PieceName(plan="p", stage="tokenize", task=3, piece=7, source=source)

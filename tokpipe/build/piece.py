@@ -22,6 +22,8 @@ from tokpipe.shards import BIN_SUFFIX, IDX_SUFFIX, ShardEntry, ShardWriter
 from tokpipe.tokenizer import Tokenizer, document_hashes, self_check_rows
 
 MAX_NAME = 80
+# A file name has at most 255 bytes, and number, suffix and the mark of an unfinished file take about 50.
+MAX_NAME_BYTES = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +39,8 @@ class PieceName:
     @property
     def shard(self) -> str:
         """`shards/hi-00003-000`; characters of the source that make awkward file names become `_` (the task keeps it unique)."""
-        slug = re.sub(r"[^\w.-]", "_", self.source)[:MAX_NAME].lstrip(".-") or "_"
+        slug = re.sub(r"[^\w.-]", "_", self.source)[:MAX_NAME]
+        slug = slug.encode()[:MAX_NAME_BYTES].decode(errors="ignore").lstrip(".-") or "_"
         return f"shards/{slug}-{self.task:05d}-{self.piece:03d}"
 
     @property
