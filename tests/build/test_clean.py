@@ -26,6 +26,9 @@ LEFTOVERS = (
     "rejects/00099-000.jsonl",
     "build/counts/count-00077",
     piece_name(TOKENIZE, 0, 4),
+    f"{receipt_name(TOKENIZE, 0)}.123-0a1b2c3d.part",
+    "build/plan.json.123-0a1b2c3d.part",
+    "dataset.json.123-0a1b2c3d.part",
 )
 
 
@@ -34,6 +37,8 @@ def leave(out: str) -> list[str]:
     store = open_store(out)
     for name in LEFTOVERS:
         store.write(name, store.read(receipt_name(TOKENIZE, 0)))
+    store.write(LEFTOVERS[5], b"half a rec")
+    store.write("mine.part", b"not the build's")
     (Path(out) / ATTEMPTS / "tokenize-00000.0a0a0a0a" / "shards").mkdir(parents=True)
     return sorted([*LEFTOVERS, f"{ATTEMPTS}/tokenize-00000.0a0a0a0a"])
 

@@ -67,7 +67,7 @@ class Store(Protocol):
         ...
 
     def names(self, folder: str) -> list[str]:
-        """Names of all files below a folder, sorted; none if it is not there."""
+        """Names of all files below a folder (`""` is the output itself), sorted; none if it is not there."""
         ...
 
     def remove(self, name: str) -> None:
@@ -138,7 +138,7 @@ class LocalStore:
         found = []
         for parent, _, files in os.walk(self.root / folder):
             relative = Path(parent).relative_to(self.root).as_posix()
-            found += [f"{relative}/{file}" for file in files]
+            found += [file if relative == "." else f"{relative}/{file}" for file in files]
         return sorted(found)
 
     def remove(self, name: str) -> None:
