@@ -26,7 +26,17 @@ class Terminal(io.StringIO):
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0, "0"), (999, "999"), (1000, "1 k"), (12_345, "12.3 k"), (4_560_000, "4.56 M"), (2e9, "2 G"), (3.5e15, "3,500 T")],
+    [
+        (0, "0"),
+        (999, "999"),
+        (1000, "1 k"),
+        (12_345, "12.3 k"),
+        (4_560_000, "4.56 M"),
+        (2e9, "2 G"),
+        (3.5e15, "3,500 T"),
+        (999_600, "1 M"),
+        (999.7e12, "1,000 T"),
+    ],
 )
 def test_human_count(value, text):
     assert human_count(value) == text

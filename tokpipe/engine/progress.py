@@ -22,8 +22,8 @@ LINE_SECONDS = 30.0
 def human_count(value: float) -> str:
     """A count with at most four digits: `999`, `12.3 k`, `4.56 M`."""
     for factor, unit in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
-        if value >= factor:
-            return f"{value / factor:.3g}{unit}" if value < 1000 * factor else f"{value / factor:,.0f}{unit}"
+        if value >= 0.9995 * factor:  # what three digits round up to 1,000 belongs to the next unit
+            return f"{value / factor:.3g}{unit}" if value < 999.5 * factor else f"{value / factor:,.0f}{unit}"
     return f"{value:,.0f}"
 
 
