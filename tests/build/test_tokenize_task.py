@@ -12,6 +12,8 @@ import pyarrow as pa
 import pytest
 import sentencepiece
 
+from tokpipe.build import count_task, tokenize_task
+from tokpipe.build.count_task import COUNT
 from tokpipe.build.held_out import held_out_mask
 from tokpipe.build.piece import PieceName
 from tokpipe.build.plan import make_plan
@@ -19,8 +21,8 @@ from tokpipe.build.receipts import piece_name, read_stage
 from tokpipe.build.store import LocalStore
 from tokpipe.build.tasks import open_tasks, task_spec
 from tokpipe.build.tokenize_task import TOKENIZE
-from tokpipe.corpus import CorpusConfig
-from tokpipe.errors import SelfCheckError
+from tokpipe.corpus import CorpusConfig, read_split
+from tokpipe.errors import CorpusChangedError, SelfCheckError
 from tokpipe.tokenizer import Tokenizer, document_hashes
 
 
@@ -169,3 +171,34 @@ def test_shard_names_are_plain_file_names(source, slug):
     name = PieceName(plan="p", stage="tokenize", task=3, piece=7, source=source)
     assert re.fullmatch(rf"shards/{slug}-00003-007", name.shard)
     assert name.rejects == "rejects/00003-007.jsonl"
+
+
+@pytest.mark.parametrize("change", ["shorter", "as long", "gone"])
+@pytest.mark.parametrize("stage", [COUNT, TOKENIZE])
+def test_a_file_that_changes_under_a_task_is_named_and_nothing_is_published(
+    config, given, inline, documents, tmp_path, monkeypatch, stage, change
+):
+    path = tmp_path / "changing" / "en.jsonl"
+    path.parent.mkdir()
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents["en"]))
+    own = config if stage == COUNT else given
+    own = replace(own, corpus=CorpusConfig(corpus=str(path.parent)))
+    make_plan(own, LocalStore(own.out))
+
+    def change_it():
+        if change == "gone":
+            path.unlink()
+        else:
+            path.write_bytes(path.read_bytes()[: None if change == "as long" else 5000])
+
+    def read_and_change(*args, **kwargs):
+        for number, batch in enumerate(read_split(*args, **kwargs)):
+            if number == 0:
+                change_it()
+            yield batch
+
+    monkeypatch.setattr(tokenize_task if stage == TOKENIZE else count_task, "read_split", read_and_change)
+    with pytest.raises(CorpusChangedError, match=r"changing/en\.jsonl: (was changed|cannot be seen).*--out"):
+        inline.run(task_spec(own.out, stage))
+    published = {"shards", "rejects", "build/counts", "build/receipts"}
+    assert not [name for folder in published for name in LocalStore(own.out).names(folder)]

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from tokpipe.build.held_out import held_out_mask
-from tokpipe.build.plan import Plan, read_splits, split_sizes
+from tokpipe.build.plan import Plan, check_split, read_splits, split_sizes
 from tokpipe.build.receipts import Receipt, read_stage
 from tokpipe.build.rejects import check_task, places
 from tokpipe.build.stage import InputShare, StageTasks
@@ -78,6 +78,7 @@ class CountTasks(StageTasks):
                 report(now)
                 done = done + now
                 check_task(rejects, done.text_bytes, self.plan)
+            check_split(self.store, self.plan, split)
             counter.write(attempt.path(name))
         report(Counters(text_bytes=share.left))
         table_bytes = attempt.path(name).stat().st_size

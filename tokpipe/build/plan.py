@@ -20,7 +20,7 @@ from tokpipe.build.config import BuildConfig, differences, from_settings, settin
 from tokpipe.build.ends import document_ends
 from tokpipe.build.receipts import receipt_name
 from tokpipe.build.store import Attempt, Store
-from tokpipe.corpus import Inventory, Splits, plan_splits, read_inventory
+from tokpipe.corpus import Inventory, Split, Splits, check_unchanged, plan_splits, read_inventory
 from tokpipe.errors import BuildError, CorpusChangedError, SettingsChangedError
 from tokpipe.shards import MANIFEST_NAME
 from tokpipe.tokenizer import Tokenizer
@@ -185,6 +185,15 @@ def counted_splits(sources: Sequence[str], fraction: float) -> tuple[int, ...]:
 def read_splits(store: Store, plan: Plan) -> Splits:
     """The plan's splits, mapped into memory."""
     return Splits.read(store.local(plan.splits))
+
+
+def check_split(store: Store, plan: Plan, split: Split) -> None:
+    """See that what was read is what was planned, before anything made from it is published.
+
+    Raises:
+        CorpusChangedError: if a file of the split is not what it was when the plan was made.
+    """
+    check_unchanged(Inventory.read(store.local(plan.inventory)), [part.path for part in split.parts])
 
 
 def split_sizes(splits: Splits) -> list[int]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tokpipe.build.ends import document_ends
 from tokpipe.build.piece import PieceName, PieceWriter
-from tokpipe.build.plan import TOKENIZER, Plan, read_splits, split_sizes
+from tokpipe.build.plan import TOKENIZER, Plan, check_split, read_splits, split_sizes
 from tokpipe.build.receipts import Receipt, add_receipts, piece_name, read_pieces
 from tokpipe.build.rejects import PieceRejects, check_task
 from tokpipe.build.stage import InputShare, StageTasks
@@ -67,10 +67,12 @@ class TokenizeTasks(StageTasks):
                 report(writer.add(batch, share.take(batch.num_input_bytes)))
                 check_task(rejects, writer.done.text_bytes, self.plan)
                 if writer.done.decoded_bytes >= config.piece_bytes:
+                    check_split(self.store, self.plan, split)
                     made.append(self._put_piece(name, writer.finish(tuple(batch.cursor))))
                     name = replace(name, piece=name.piece + 1)
                     writer = PieceWriter(name, attempt, rejects, self._tokenizer, ends, config)
             report(Counters(text_bytes=share.left))
+            check_split(self.store, self.plan, split)
             made.append(replace(writer.finish(()), input_bytes=writer.done.text_bytes + share.left))
         finally:
             writer.abort()

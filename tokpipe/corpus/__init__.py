@@ -7,6 +7,7 @@ from tokpipe.corpus.listing import read_inventory
 from tokpipe.corpus.readers import BEGINNING, read_split
 from tokpipe.corpus.rejects import Reject, RejectLog
 from tokpipe.corpus.split_table import Part, Split, Splits, plan_splits, read_row_groups
+from tokpipe.corpus.unchanged import check_unchanged
 
 __all__ = [
     "BEGINNING",
@@ -19,6 +20,7 @@ __all__ = [
     "Split",
     "Splits",
     "TextBatch",
+    "check_unchanged",
     "plan_splits",
     "read_inventory",
     "read_row_groups",

@@ -32,7 +32,7 @@ class Inventory:
     """The input files of a corpus, about 100 bytes each."""
 
     root: str
-    """Folder or URL that the paths are relative to; not part of the fingerprint, so a corpus may be moved."""
+    """Folder or URL that the paths are relative to; not part of the fingerprint: two copies of a corpus are equal."""
     table: pa.Table
     """Columns as in `SCHEMA`, sorted by path."""
     ignored_table: pa.LargeStringArray
