@@ -81,6 +81,11 @@ def main() -> None:
         # The reader of our output went away (`| head`). Python would complain again while it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except OSError as error:
+        # A full disk, a folder that may not be written to: the system's own words; -vv shows where.
+        logging.getLogger(__name__).debug("", exc_info=True)
+        click.echo(f"Error: {error}", err=True)
+        sys.exit(1)
 
 
 if __name__ == "__main__":
