@@ -9,7 +9,7 @@ import random
 import pytest
 from click.testing import CliRunner
 
-from tokpipe.cli.main import cli
+from tokpipe.cli.main import cli, main
 from tokpipe.cli.tokenizer import tokenizer
 from tokpipe.errors import TokpipeError, TrainingError
 
@@ -32,11 +32,11 @@ def corpus(folder):
     return folder / "raw"
 
 
-def run(*args, stdin: str | None = None):
+def run(*args, stdin: str | bytes | None = None):
     return CliRunner().invoke(cli, ["tokenizer", *map(str, args)], input=stdin, catch_exceptions=False)
 
 
-def run_json(*args, stdin: str | None = None):
+def run_json(*args, stdin: str | bytes | None = None):
     result = run(*args, "--json", stdin=stdin)
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
@@ -85,6 +85,22 @@ def test_encode_and_decode_are_inverse(model):
     assert run("decode", model, stdin=" ".join(ids)).stdout == decoded + "\n"
 
 
+def test_encode_refuses_what_is_not_utf8(model):
+    for result in (run("encode", model, stdin=b"kato \xff"), run("encode", model, "kato \udcff")):
+        assert result.exit_code in (1, 2) and "not UTF-8" in result.stderr
+
+
+def test_encode_reads_line_ends_as_a_corpus_does(model):
+    assert run_json("encode", model, stdin=b"kato\r\nri\r") == run_json("encode", model, "kato\nri\n")
+
+
+def test_out_of_the_wrong_kind_is_wrong_usage(folder, corpus, counts, model):
+    for command in (["count", "--corpus", corpus], ["merge-counts", counts]):
+        assert run(*command, "--out", folder).exit_code == 2
+    for command in (["train", "--counts", counts], ["export", model]):
+        assert run(*command, "--out", counts).exit_code == 2
+
+
 def test_decode_refuses_what_is_no_id(model):
     for result in (run("decode", model, 600), run("decode", model, stdin="5 x")):
         assert result.exit_code == 2 and "IDS" in result.stderr
@@ -109,6 +125,8 @@ def test_report_compares_tokenizers_on_what_was_held_out(folder, corpus, model):
         ["--language-weights", "hi"],
         ["--language-weights", "hi=x"],
         ["--language-weights", "hi=-1,en=1"],
+        ["--language-weights", "hi=inf,en=1"],
+        ["--language-temperature", "inf"],
         ["--language-weights", "hi=1,en=1", "--language-temperature", "2"],
         ["--vocab-size", "0"],
         ["--normalization", "nfkc"],
@@ -176,6 +194,14 @@ def test_a_file_that_cannot_be_read_is_named_though_it_is_read_ahead(tmp_path):
 def test_an_error_of_the_library_is_an_error_of_the_command(folder, counts):
     with pytest.raises(TrainingError, match="largest possible"):
         run("train", "--counts", counts, "--vocab-size", 10**6, "--out", folder / "wrong")
+
+
+def test_an_error_of_the_system_is_told_without_a_traceback(corpus, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["tokpipe", "tokenizer", "count", "--corpus", str(corpus), "--out", "/proc/x.counts"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    assert "Error: [Errno" in (told := capsys.readouterr().err) and "/proc/" in told and "Traceback" not in told
 
 
 @pytest.mark.parametrize("value", ["2/2", "x/2", "1", "-1/2"])

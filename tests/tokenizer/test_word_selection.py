@@ -79,6 +79,11 @@ def test_weights_that_do_not_fit_are_refused(weights, message):
         weight_factors(info(en={"latin": 900}, hi={"devanagari": 100}), weights, 0.0)
 
 
+def test_a_temperature_whose_shares_are_no_numbers_is_refused():
+    with pytest.raises(TrainingError, match=r"temperature 0\.001 is too low: 900 bytes"):
+        weight_factors(info(en={"latin": 900}, hi={"devanagari": 100}), (), 0.001)
+
+
 def test_weight_of_a_source_without_text_is_refused():
     with pytest.raises(TrainingError, match="hi has a language weight but no text"):
         weight_factors(info(en={"latin": 900}, hi={}), (("en", 0.5), ("hi", 0.5)), 0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,8 @@ from tokpipe.tokenizer.report import format_report, report_tokenizers
 T = TypeVar("T")
 
 PATH = click.Path(path_type=Path)
+OUT_FILE = click.Path(path_type=Path, dir_okay=False)
+OUT_FOLDER = click.Path(path_type=Path, file_okay=False)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 held_out_option = click.option(
     "--held-out",
@@ -76,7 +79,7 @@ def _echo(result: dict[str, Any], text: str, *, as_json: bool) -> None:
     show_default=True,
     help="Count every N-th split, from I on (for job arrays).",
 )
-@click.option("--out", type=PATH, required=True, help="The counts file to write.")
+@click.option("--out", type=OUT_FILE, required=True, help="The counts file to write.")
 @json_option
 def count(held_out: float, part: tuple[int, int], out: Path, as_json: bool, **corpus: Any) -> None:
     """Count the words of a corpus into a file that can be merged and trained on."""
@@ -87,7 +90,7 @@ def count(held_out: float, part: tuple[int, int], out: Path, as_json: bool, **co
 
 @tokenizer.command("merge-counts")
 @click.argument("counts", type=PATH, nargs=-1, required=True)
-@click.option("--out", type=PATH, required=True, help="The counts file to write.")
+@click.option("--out", type=OUT_FILE, required=True, help="The counts file to write.")
 @json_option
 def merge_counts_command(counts: tuple[Path, ...], out: Path, as_json: bool) -> None:
     """Merge counts files; order and grouping do not change a byte of the result."""
@@ -99,7 +102,7 @@ def merge_counts_command(counts: tuple[Path, ...], out: Path, as_json: bool) -> 
 @click.option("--counts", type=PATH, multiple=True, help="A counts file, from `count`, `merge-counts` or a build; repeatable.")
 @click.option("--corpus", help="Or the text itself, counted first: a folder, file, fsspec URL, or hf:NAME[:CONFIG[:SPLIT]].")
 @with_options(CORPUS_OPTIONS, [held_out_option])
-@click.option("--out", type=PATH, required=True, help="The folder for tokenizer.model and card.json.")
+@click.option("--out", type=OUT_FOLDER, required=True, help="The folder for tokenizer.model and card.json.")
 @click.option("--vocab-size", type=click.IntRange(min=1), default=32_000, show_default=True, help="Pieces of the vocabulary.")
 @click.option(
     "--normalization",
@@ -177,9 +180,26 @@ def _weights(text: str) -> tuple[tuple[str, float], ...]:
 def encode(model: Path, text: str | None, pieces: bool, as_json: bool) -> None:
     """Encode TEXT, or standard input as one document, with MODEL (a .model file or its folder)."""
     loaded = Tokenizer.load(model)
-    ids = loaded.encode(sys.stdin.read() if text is None else text)
+    ids = loaded.encode(_read_text() if text is None else _checked_text(text))
     names = [loaded.id_to_piece(number) for number in ids]
     _echo({"ids": ids, "pieces": names}, " ".join(names if pieces else map(str, ids)), as_json=as_json)
+
+
+def _read_text() -> str:
+    """Standard input, UTF-8 whatever the locale says; CRLF and CR become LF as in a corpus."""
+    try:
+        text = sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        raise click.ClickException(f"standard input is not UTF-8: {error}") from error
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _checked_text(text: str) -> str:
+    """An argument; bytes that are not the locale's arrive in it as lone surrogates."""
+    try:
+        return os.fsencode(text).decode()
+    except UnicodeError as error:
+        raise click.BadParameter(f"not UTF-8 ({error})", param_hint="TEXT") from error
 
 
 @tokenizer.command()
@@ -224,7 +244,7 @@ def report(model: str, held_out: float, compare: tuple[str, ...], as_json: bool,
 
 @tokenizer.command()
 @click.argument("model", type=PATH)
-@click.option("--out", type=PATH, required=True, help="The folder for tokenizer.json and tokenizer_config.json.")
+@click.option("--out", type=OUT_FOLDER, required=True, help="The folder for tokenizer.json and tokenizer_config.json.")
 @json_option
 def export(model: Path, out: Path, as_json: bool) -> None:
     """Export MODEL to Hugging Face: ids equal SentencePiece's with encode_special_tokens (split_special_tokens) on."""

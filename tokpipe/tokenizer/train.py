@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import re
 import tempfile
@@ -64,12 +65,12 @@ class TrainConfig:
             raise ValueError(f"vocab_size must be positive, got {self.vocab_size}")
         if self.normalization not in NORMALIZATIONS:
             raise ValueError(f"normalization must be one of {', '.join(NORMALIZATIONS)}, got {self.normalization!r}")
-        if any(share < 0 or share != share for _, share in self.language_weights):
-            raise ValueError(f"language_weights must not be negative, got {self.language_weights}")
+        if any(not 0 <= share < math.inf for _, share in self.language_weights):
+            raise ValueError(f"language_weights must be finite and not negative, got {self.language_weights}")
         if len({name for name, _ in self.language_weights}) != len(self.language_weights):
             raise ValueError(f"language_weights must name every source once, got {self.language_weights}")
-        if self.language_temperature and not self.language_temperature > 0:
-            raise ValueError(f"language_temperature must be above 0, or 0 to be off, got {self.language_temperature}")
+        if not 0 <= self.language_temperature < math.inf:
+            raise ValueError(f"language_temperature must be above 0 and finite, or 0 to be off, got {self.language_temperature}")
         if self.language_weights and self.language_temperature:
             raise ValueError("give language_weights or language_temperature, not both")
         if self.max_words < 1:

@@ -46,7 +46,8 @@ def weight_factors(info: CountsInfo, weights: tuple[tuple[str, float], ...], tem
     `bytes ** (1 / temperature)` (1 leaves the text as it is). With neither, Devanagari and Latin words make up equal bytes.
 
     Raises:
-        TrainingError: if a weight names no source, a source has no weight, or all weights are 0.
+        TrainingError: if a weight names no source, a source has no weight, all weights are 0, or the temperature is so low that
+            the shares are not numbers.
     """
     factors = np.ones((len(info.sources), len(SCRIPTS)))
     if temperature == 1.0:
@@ -55,7 +56,7 @@ def weight_factors(info: CountsInfo, weights: tuple[tuple[str, float], ...], tem
         factors *= _script_factors(info)
         return factors
     num_bytes = np.array([totals.text_bytes for totals in info.totals.values()], np.float64)
-    shares = num_bytes ** (1 / temperature) if temperature else _named_shares(info, weights)
+    shares = _tempered_shares(num_bytes, temperature) if temperature else _named_shares(info, weights)
     wrong = [name for name, share, size in zip(info.sources, shares, num_bytes, strict=True) if share and not size]
     if wrong:
         raise TrainingError(f"source {wrong[0]} has a language weight but no text. Leave it out or set it to 0.")
@@ -63,6 +64,17 @@ def weight_factors(info: CountsInfo, weights: tuple[tuple[str, float], ...], tem
     per_byte = np.divide(shares * num_bytes.sum(), num_bytes, out=np.zeros_like(num_bytes), where=num_bytes > 0)
     factors *= per_byte[:, None]
     return factors
+
+
+def _tempered_shares(num_bytes: NDArray[np.float64], temperature: float) -> NDArray[np.float64]:
+    with np.errstate(over="ignore"):
+        shares = num_bytes ** (1 / temperature)
+    if not np.isfinite(shares.sum()):
+        raise TrainingError(
+            f"language temperature {temperature:g} is too low: {num_bytes.max():,.0f} bytes to the power of {1 / temperature:g} "
+            "is no number. Take 1 to leave the text as it is, more to even sources out."
+        )
+    return shares
 
 
 def _named_shares(info: CountsInfo, weights: tuple[tuple[str, float], ...]) -> NDArray[np.float64]:
