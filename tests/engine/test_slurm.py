@@ -35,6 +35,11 @@ def test_script_holds_every_option(tmp_path):
     assert script.startswith("#!/bin/sh\n") and "exec " in script
 
 
+def test_script_quotes_the_folder_of_its_log(tmp_path):
+    script = sbatch_script(FAST, "toy", tmp_path / '100% "new" texts', 1)
+    assert f'#SBATCH --output="{tmp_path}/100%% \\"new\\" texts"/element-%a.log\n' in script
+
+
 def test_an_extra_line_cannot_smuggle_in_a_command():
     with pytest.raises(ValueError, match="starts with --"):
         SlurmConfig(extra=("rm -rf /",))
@@ -72,6 +77,13 @@ def test_a_machine_without_slurm_is_told_so(toy, tmp_path, recorder, monkeypatch
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(EngineError, match="needs `sbatch`"):
         SlurmEngine(FAST, tmp_path / "work").run(spec, recorder)
+
+
+@pytest.mark.engine
+def test_a_work_folder_may_have_any_name(slurm, toy, tmp_path, recorder):
+    work = tmp_path / '100%j of "it\'s" $HOME'
+    SlurmEngine(FAST, work).run(toy(2), recorder)
+    assert sorted(path.name for path in work.glob("toy-0000/*.log")) == ["element-0.log", "element-1.log"]
 
 
 @pytest.mark.engine
@@ -133,6 +145,21 @@ def test_ctrl_c_cancels_the_job(slurm, toy, tmp_path, recorder):
     threading.Timer(2.0, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     with pytest.raises(BuildInterruptedError, match="run the same command again"):
         SlurmEngine(FAST, tmp_path / "work").run(spec, recorder)
+    wait_for_an_empty_queue()
+    assert len(spec.open().missing()) == 4, "cancelled, not waited for"
+
+
+@pytest.mark.engine
+def test_an_error_while_waiting_cancels_the_job(slurm, toy, tmp_path, recorder):
+    spec = toy(2, dict.fromkeys(range(2), "slow"))
+    recorder.add = lambda counters: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        SlurmEngine(FAST, tmp_path / "work").run(spec, recorder)
+    wait_for_an_empty_queue()
+    assert len(spec.open().missing()) == 2, "cancelled, not waited for"
+
+
+def wait_for_an_empty_queue():
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         queue = subprocess.run(["squeue", "-h"], capture_output=True, text=True, check=True).stdout

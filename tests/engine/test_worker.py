@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -84,3 +86,16 @@ def test_progress_never_goes_back_when_an_element_starts_over(tmp_path):
     leave(12, 120, 1200, 4800, begun=3)
     assert progress.new() == Counters(2, 20, 200, 800)
     assert [num_begun(tmp_path, element) for element in (0, 1)] == [3, 0]
+
+
+def test_a_progress_file_that_is_replaced_while_it_is_read_counts_at_the_next_look(tmp_path, monkeypatch):
+    write_json(tmp_path / "progress-0.json", {"begun": 1, "counters": asdict(Counters(1, 10, 100, 400))})
+    progress = FileProgress(tmp_path)
+
+    def stale(path, **_):
+        raise OSError(errno.ESTALE, "Stale file handle", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_text", stale)
+        assert progress.new() == Counters()
+    assert progress.new() == Counters(1, 10, 100, 400)

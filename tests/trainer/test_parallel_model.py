@@ -97,6 +97,7 @@ def test_compiled_blocks_train_like_plain_ones(recompute):
     [
         ParallelConfig(dp=8, zero=3, compile=True),
         ParallelConfig(dp=4, tp=2, zero=1, compile=True),
+        ParallelConfig(pp=2, dp=2, tp=2, zero=3, num_micro_batches=4, recompute="full", compile=True),
     ],
 )
 def test_compiled_blocks_train_like_plain_ones_in_a_layout(gang, config):

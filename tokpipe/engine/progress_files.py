@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 
@@ -19,7 +20,10 @@ class FileProgress:
         """What was done since the last call. An element that was run again may have started over: never below zero."""
         total = Counters()
         for path in self.folder.glob("progress-*.json"):
-            total += Counters(**json.loads(path.read_text(encoding="utf-8"))["counters"])
+            with contextlib.suppress(
+                OSError
+            ):  # NFS calls a file stale that is replaced while it is read; the next look counts it
+                total += Counters(**json.loads(path.read_text(encoding="utf-8"))["counters"])
         added = Counters(
             max(0, total.documents - self._seen.documents),
             max(0, total.tokens - self._seen.tokens),

@@ -103,28 +103,39 @@ class SlurmEngine:
         logger.info("submitted Slurm job %s: %d tasks in %d elements; logs in %s", job_id, len(indices), num_elements, folder)
         counted = FileProgress(folder)
         try:
-            began = last_answer = time.monotonic()
-            while True:
-                # A stage of seconds is not to wait for the pace of one of hours.
-                time.sleep(min(self.config.poll_seconds, 0.5 + (time.monotonic() - began) / 20))
-                progress.add(counted.new())
-                active = is_queued(job_id)
-                if active is not None:
-                    last_answer = time.monotonic()
-                if active is False:
-                    break
-                if time.monotonic() - last_answer > CONTROLLER_PATIENCE_SECONDS:
-                    raise EngineError(
-                        f"the Slurm controller has not answered for {CONTROLLER_PATIENCE_SECONDS:.0f} s while job {job_id} ran. "
-                        "Finished tasks are kept; run the same command again when it is back."
-                    )
-        except KeyboardInterrupt:
+            self._wait(job_id, counted, progress)
+        except BaseException as error:
+            # Whatever ends the build ends its job, too.
             subprocess.run(["scancel", job_id], check=False, capture_output=True)
+            if not isinstance(error, KeyboardInterrupt):
+                raise
             raise BuildInterruptedError(
                 f"Interrupted; Slurm job {job_id} is cancelled. Finished tasks are kept: run the same command again to go on."
             ) from None
         progress.add(counted.new())
         return folder
+
+    def _wait(self, job_id: str, counted: FileProgress, progress: ProgressSink) -> None:
+        """Until the job has left the queue.
+
+        Raises:
+            EngineError: if the controller does not answer for ten minutes.
+        """
+        began = last_answer = time.monotonic()
+        while True:
+            # A stage of seconds is not to wait for the pace of one of hours.
+            time.sleep(min(self.config.poll_seconds, 0.5 + (time.monotonic() - began) / 20))
+            progress.add(counted.new())
+            active = is_queued(job_id)
+            if active is False:
+                return
+            if active:
+                last_answer = time.monotonic()
+            if time.monotonic() - last_answer > CONTROLLER_PATIENCE_SECONDS:
+                raise EngineError(
+                    f"the Slurm controller has not answered for {CONTROLLER_PATIENCE_SECONDS:.0f} s while job {job_id} ran. "
+                    f"Finished tasks are kept; run the same command again when it is back (`scancel {job_id}` first)."
+                )
 
     def _book_failures(self, tasks: Tasks, attempts: Attempts, indices: list[int], folder: Path) -> None:
         """Each task of the array that was begun and is still missing failed once: by its own word, or in silence (see its log).
@@ -153,7 +164,7 @@ def sbatch_script(config: SlurmConfig, stage: str, folder: Path, num_elements: i
     lines = [
         f"--job-name=tokpipe-{stage}",
         f"--array=0-{num_elements - 1}{limit}",
-        f"--output={folder}/element-%a.log",
+        f"--output={sbatch_path(folder)}/element-%a.log",
         "--open-mode=append",
         "--ntasks=1",
         "--cpus-per-task=1",
@@ -168,6 +179,12 @@ def sbatch_script(config: SlurmConfig, stage: str, folder: Path, num_elements: i
     threads = "".join(f"export {name}={value}\n" for name, value in ONE_THREAD.items())
     command = f'exec {shlex.quote(sys.executable)} -m tokpipe.engine.worker {shlex.quote(str(folder))} "$SLURM_ARRAY_TASK_ID"'
     return f"#!/bin/sh\n{header}\n{threads}{command}\n"
+
+
+def sbatch_path(folder: Path) -> str:
+    """A folder as `#SBATCH` lines take it: in quotes, for the line is cut at spaces, and `%` doubled, for it begins a pattern."""
+    escaped = str(folder).replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    return f'"{escaped}"'
 
 
 def new_folder(work_dir: Path, stage: str) -> Path:

@@ -6,7 +6,7 @@ The order matters, each step sees what the ones before left:
     2. tp           cut weight matrices, put communication at module edges                           tensor_parallel.py
     3. recompute    wrap blocks or attention cores: outside the cut modules, so a rerun repeats
                     their communication                                                              recompute.py
-    4. compile      compile what a block has become
+    4. compile      compile each block, inside the wrapper of one that is recomputed whole
     5. ZeRO 3       shard parameters over dp: last of the wrappers, so that it gathers whole blocks  fully_sharded.py
     6. fill         allocate, and draw each parameter from seed and name                             initialize.py
     7. ZeRO 0-2     hook gradients into buckets                                                      zero.py
@@ -25,7 +25,7 @@ from tokpipe.trainer.model import ModelConfig, Transformer
 from tokpipe.trainer.optimizer import MasterOptimizer, OptimizerConfig, WeightGroup
 from tokpipe.trainer.parallel_model import ParallelModel
 from tokpipe.trainer.pipeline_parallel import prune_to_stage, stages_of_rank
-from tokpipe.trainer.recompute import apply_recompute, plain_name
+from tokpipe.trainer.recompute import apply_recompute, bare_block, plain_name
 from tokpipe.trainer.tensor_parallel import apply_tensor_parallel, check_tensor_parallel
 from tokpipe.trainer.weights import OwnedWeight, owned_weight
 from tokpipe.trainer.zero import GradientBucket, GradientReducer
@@ -91,7 +91,7 @@ def _lay_out(model_config: ModelConfig, config: ParallelConfig, mesh: DeviceMesh
     apply_recompute(model, config.recompute)
     if config.compile:
         for block in model.layers.values():
-            block.compile(fullgraph=True)
+            bare_block(block).compile(fullgraph=True)
     if config.zero_stage == 3 and mesh is not None:
         shard_fully(model, config, mesh)
     return model

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import cast
 
 from torch import nn
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointImpl, checkpoint_wrapper
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointImpl, CheckpointWrapper, checkpoint_wrapper
 
 from tokpipe.trainer.model import Block, Transformer
 
@@ -31,6 +31,15 @@ def apply_recompute(model: Transformer, kind: str) -> None:
         else:
             attention = cast(Block, block).attention
             attention.core = _recomputed(attention.core)  # type: ignore[assignment]
+
+
+def bare_block(block: nn.Module) -> nn.Module:
+    """The block inside its wrapper, or the block itself if nothing wraps it.
+
+    What is compiled, so that recomputation stays outside: a compiled wrapper around a block cut by tensor parallel saves its
+    device mesh as if it were a tensor, and raises (PyTorch 2.13).
+    """
+    return cast(nn.Module, block._checkpoint_wrapped_module) if isinstance(block, CheckpointWrapper) else block
 
 
 def plain_name(name: str) -> str:
