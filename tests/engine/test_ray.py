@@ -59,6 +59,14 @@ def test_an_address_where_nothing_answers_is_an_error(toy, recorder):
         RayEngine(RayConfig(address="127.0.0.1:9")).run(toy(1), recorder)
 
 
+@pytest.mark.engine
+def test_auto_does_not_wait_for_a_ray_address_where_nothing_answers(toy, recorder, monkeypatch):
+    """Ray itself would try for five minutes, and then a cluster of this machine alone would be started in silence."""
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
+    with pytest.raises(EngineError, match=r"no Ray cluster answers at '127\.0\.0\.1:9'"):
+        RayEngine(RayConfig(address="auto")).run(toy(1), recorder)
+
+
 def test_a_missing_extra_says_how_to_install_it(toy, recorder, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'tokpipe\[ray\]'"):

@@ -7,6 +7,7 @@ is booked like any other failure, and the task is submitted again.
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import socket
 from collections import deque
@@ -116,6 +117,8 @@ def connect(ray: Any, address: str) -> None:
     Raises:
         EngineError: if the named cluster cannot be reached.
     """
+    if address == "auto":
+        address = os.environ.get("RAY_ADDRESS") or address  # as Ray would, but for its minutes of waiting where nothing answers
     if ":" in address:
         check_answers(address)
     quiet = {"log_to_driver": False, "logging_level": logging.WARNING}
