@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,11 +15,11 @@ import pytest
 from click.testing import CliRunner
 
 from tokpipe.build import build, open_store
-from tokpipe.build.task_worker import ANNOUNCED, DONE, FAILED, SharedEngine, WorkerPlace, build_together
+from tokpipe.build.task_worker import DONE, FAILED, SharedEngine, WorkerPlace, _announced, announced_name, build_together
 from tokpipe.build.tasks import open_tasks
 from tokpipe.cli.main import cli
 from tokpipe.engine.progress import NoProgress
-from tokpipe.errors import BuildError, TaskFailedError
+from tokpipe.errors import BuildError, OutputLockedError, TaskFailedError
 
 PLACE = WorkerPlace(rank=0, num_workers=3, token="7.0", poll_seconds=0.05, patience_seconds=1.0)
 
@@ -37,7 +39,11 @@ print(report.dataset_id if report else "", end="")
 
 def start(config, rank: int) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", SCRIPT, json.dumps(config.settings()), config.out, str(rank)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def announced(config) -> str:
+    return json.loads(open_store(config.out).read(announced_name(PLACE)))["stage"]
 
 
 def end(process: subprocess.Popen[str]) -> str:
@@ -50,7 +56,7 @@ def test_three_processes_make_the_dataset_of_one(given, inline):
     expected = build(replace(given, out=f"{given.out}-alone"), engine=inline).dataset_id
     processes = [start(given, rank) for rank in (1, 2, 0)]
     assert [end(process) for process in processes] == ["", "", expected]
-    assert json.loads(open_store(given.out).read(ANNOUNCED)) == {"token": "7.0", "stage": DONE}
+    assert announced(given) == DONE
 
 
 def test_shares_cover_every_task_once_and_like_amounts(given, inline):
@@ -77,26 +83,61 @@ def test_a_task_that_always_fails_is_given_up(given, monkeypatch):
     monkeypatch.setattr(TokenizeTasks, "work", fail)
     with pytest.raises(TaskFailedError, match=r"tasks failed(.|\n)*ValueError: no \d .*\(2 times\)"):
         build_together(given, replace(PLACE, max_attempts=2), NoProgress())
-    assert json.loads(open_store(given.out).read(ANNOUNCED))["stage"] == FAILED
+    assert announced(given) == FAILED
 
 
 def test_followers_end_when_process_0_has_failed(tmp_path, given):
     store = open_store(given.out)
-    store.write(ANNOUNCED, json.dumps({"token": "7.0", "stage": FAILED}).encode())
+    store.write(announced_name(PLACE), json.dumps({"stage": FAILED}).encode())
     with pytest.raises(BuildError, match="process 0 of this job has failed"):
         build_together(given, replace(PLACE, rank=1), NoProgress())
 
 
 def test_followers_ignore_what_another_job_announced(given):
     store = open_store(given.out)
-    store.write(ANNOUNCED, json.dumps({"token": "6.0", "stage": FAILED}).encode())
+    store.write(announced_name(replace(PLACE, token="6.0")), json.dumps({"stage": FAILED}).encode())
     follower = threading.Thread(target=build_together, args=(given, replace(PLACE, rank=1), NoProgress()))
     follower.start()
     follower.join(0.3)
     assert follower.is_alive()
-    store.write(ANNOUNCED, json.dumps({"token": "7.0", "stage": DONE}).encode())
+    store.write(announced_name(PLACE), json.dumps({"stage": DONE}).encode())
     follower.join(10)
     assert not follower.is_alive()
+
+
+def test_a_second_job_is_refused_and_leaves_the_announcements_of_the_first(given):
+    store = open_store(given.out)
+    store.write(announced_name(PLACE), json.dumps({"stage": "count"}).encode())
+    with store.lock(), pytest.raises(OutputLockedError, match="in use"):
+        build_together(given, replace(PLACE, token="8.0"), NoProgress())
+    assert announced(given) == "count"
+
+
+def test_sigterm_to_process_0_reaches_the_others(given):
+    """Process 0 waits for a process that never comes; the end of it must not leave the third waiting for ever."""
+    processes = [start(given, rank) for rank in (1, 0)]
+    deadline = time.monotonic() + 100
+    while not Path(given.out, announced_name(PLACE)).exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    processes[1].terminate()
+    for process in processes:
+        _, words = process.communicate(timeout=60)
+        assert process.returncode == 1
+        assert ("process 0 of this job has failed" if process is processes[0] else "the same command goes on") in words.lower()
+    assert announced(given) == FAILED
+
+
+def test_an_announcement_that_is_stale_is_read_again(given, monkeypatch):
+    store = open_store(given.out)
+    store.write(announced_name(PLACE), json.dumps({"stage": "count"}).encode())
+
+    def stale(name):
+        raise OSError(errno.ESTALE, "Stale file handle", name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "read", stale)
+        assert _announced(store, PLACE) is None
+    assert _announced(store, PLACE) == "count"
 
 
 def test_a_place_must_be_one_of_the_processes():

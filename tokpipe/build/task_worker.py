@@ -1,8 +1,8 @@
 """One build by processes that somebody else started: `srun -N 4 -n 64 tokpipe build --task-worker ...`.
 
 Every process owns a fixed stride of each stage's tasks. Process 0 is the build itself: it plans, announces each stage in
-`build/announced.json`, does its own share, waits for the others', and writes the manifest. The others follow the announcements,
-which carry a token of the job, so that nobody follows one that an earlier job left behind.
+`build/through/TOKEN/announced.json`, does its own share, waits for the others', and writes the manifest. The others follow the
+announcements. The token names the job: nobody follows, or writes over, what another job has announced.
 
 A process that dies leaves its share missing. When every process has said that it is through with a stage, or nothing new has
 come for a while, process 0 does what is missing itself.
@@ -10,7 +10,7 @@ come for a while, process 0 does what is missing itself.
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import json
 import logging
 import time
@@ -23,11 +23,11 @@ from tokpipe.build.store import Store, open_store
 from tokpipe.build.tasks import task_spec
 from tokpipe.engine.attempts import Attempts, describe
 from tokpipe.engine.base import Counters, ProgressSink, Tasks, TaskSpec
+from tokpipe.engine.interrupts import sigterm_as_interrupt
 from tokpipe.errors import BuildError
 
 log = logging.getLogger(__name__)
 
-ANNOUNCED = "build/announced.json"
 THROUGH = "build/through"
 DONE, FAILED = "", "failed"
 
@@ -64,20 +64,39 @@ def build_together(config: BuildConfig, place: WorkerPlace, progress: ProgressSi
         TokpipeError: in process 0, whatever `build` raises; in the others, if process 0 has failed.
     """
     store = open_store(config.out)
-    if place.rank:
-        _follow(store, place)
-        return None
-    try:
-        report = build(config, engine=SharedEngine(store, place), progress=progress)
-    except BaseException:
-        _announce(store, place, FAILED)
-        raise
-    _announce(store, place, DONE)
-    return report
+    # Slurm sends SIGTERM to all of them at the time limit; were it to end process 0 alone, the others must hear of it.
+    with sigterm_as_interrupt():
+        if place.rank:
+            _follow(store, place)
+            return None
+        try:
+            report = build(config, engine=SharedEngine(store, place), progress=progress)
+        except BaseException:
+            _announce(store, place, FAILED)
+            raise
+        _announce(store, place, DONE)
+        return report
+
+
+def announced_name(place: WorkerPlace) -> str:
+    """Where process 0 of this job says which stage is on."""
+    return f"{THROUGH}/{place.token}/announced.json"
 
 
 def _announce(store: Store, place: WorkerPlace, stage: str) -> None:
-    store.write(ANNOUNCED, json.dumps({"token": place.token, "stage": stage}).encode())
+    store.write(announced_name(place), json.dumps({"stage": stage}).encode())
+
+
+def _announced(store: Store, place: WorkerPlace) -> str | None:
+    """What process 0 has announced; None if nothing yet, or if the file was replaced while it was read (NFS: stale)."""
+    try:
+        return str(json.loads(store.read(announced_name(place)))["stage"])
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno != errno.ESTALE:
+            raise
+        return None
 
 
 def _follow(store: Store, place: WorkerPlace) -> None:
@@ -88,10 +107,7 @@ def _follow(store: Store, place: WorkerPlace) -> None:
     """
     last = None
     while True:
-        announced = {}
-        with contextlib.suppress(FileNotFoundError, ValueError):  # absent, or replaced while it is read
-            announced = json.loads(store.read(ANNOUNCED))
-        stage = announced.get("stage") if announced.get("token") == place.token else None
+        stage = _announced(store, place)
         if stage == DONE:
             return
         if stage == FAILED:
@@ -99,8 +115,8 @@ def _follow(store: Store, place: WorkerPlace) -> None:
         if stage is None or stage == last:
             time.sleep(place.poll_seconds)
             continue
-        last = str(stage)
-        _do_share(store, place, last)
+        last = stage
+        _do_share(store, place, stage)
 
 
 def _do_share(store: Store, place: WorkerPlace, stage: str) -> None:
