@@ -6,9 +6,10 @@ import jobs
 import torch
 from torch.distributed.tensor import DTensor
 
+from tokpipe.errors import LayoutError
 from tokpipe.trainer.loss import TokenLoss, VocabParallelLoss
 from tokpipe.trainer.mesh import ParallelConfig, axis_group
-from tokpipe.trainer.step import IGNORED
+from tokpipe.trainer.step import IGNORED, StepBatch
 
 
 def loss_difference(vocab_size: int, dtype: torch.dtype) -> tuple[float, float]:
@@ -49,3 +50,13 @@ def local_shapes(config: ParallelConfig) -> dict[str, tuple[int, ...]]:
     return {
         name: tuple(p.to_local().shape if isinstance(p, DTensor) else p.shape) for name, p in model.parts[0].named_parameters()
     }
+
+
+def refusal_of_a_sequence(config: ParallelConfig, seq_len: int) -> str:
+    """What this rank says of a batch whose samples have another length."""
+    tokens = torch.zeros(2, seq_len, dtype=torch.int64)
+    try:
+        jobs.build(config).train_step(StepBatch(inputs=tokens, labels=tokens))
+    except LayoutError as error:
+        return str(error)
+    return ""

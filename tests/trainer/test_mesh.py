@@ -61,6 +61,7 @@ def test_grid_coordinates_of_a_rank_outside_is_an_error():
         ),
         ({"pp": 2, "pipeline_schedule": "interleaved-zero-bubble", "zero": 3}, "silently wrong"),
         ({"pp": 2, "pipeline_schedule": "zero-bubble"}, "outside autograd's hooks"),
+        ({"tp": 2, "recompute": "selective", "compile": True}, "saves the device mesh"),
     ],
 )
 def test_impossible_or_wrong_layouts_are_refused_with_the_reason(degrees, message):

@@ -153,6 +153,10 @@ def test_the_resolved_recipe_reads_back_as_the_same_config(tmp_path):
         ({"checkpoint": {"keep": 0}}, "keep at least 1"),
         ({"failure": {"timeout_seconds": 0.0}}, "timeout_seconds must be positive"),
         ({"data": {"seq_len": 0}}, "must be at least 1"),
+        (
+            {"data": {"seq_len": 15}, "parallel": {"tp": 2}},
+            "seq_len=15 over tp=2, which does not divide it; the next that works is 16",
+        ),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(tmp_path, changes, message):

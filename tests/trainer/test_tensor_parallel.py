@@ -98,3 +98,10 @@ def test_a_degree_that_splits_heads_is_refused():
     check_tensor_parallel(model, ParallelConfig(tp=2))
     with pytest.raises(LayoutError, match="tp=4 does not divide num_kv_heads=2"):
         check_tensor_parallel(model, ParallelConfig(tp=4))
+
+
+@pytest.mark.distributed
+def test_a_sequence_that_cannot_be_cut_is_refused_on_every_rank(gang):
+    """Gloo would end the processes: ranks send each other tensors of different shapes."""
+    for text in gang.run(jobs_tensor.refusal_of_a_sequence, ParallelConfig(dp=4, tp=2), 33):
+        assert "seq_len=33 over tp=2" in text

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tokpipe.errors import LayoutError, RecipeError
-from tokpipe.trainer.mesh import ParallelConfig
+from tokpipe.trainer.mesh import ParallelConfig, check_sequence
 from tokpipe.trainer.model import ModelConfig
 from tokpipe.trainer.optimizer import OptimizerConfig
 
@@ -141,6 +141,7 @@ class TrainConfig:
                 f"data.global_batch_size {batch} is not a multiple of dp {self.parallel.dp} x num_micro_batches "
                 f"{self.parallel.num_micro_batches} = {one}; the next that is: {(batch // one + 1) * one}"
             )
+        check_sequence(self.data.seq_len, self.parallel)
         phases = self.schedule.warmup_steps + self.schedule.decay_steps
         if self.schedule.decay_steps and phases > self.run.max_steps:
             raise RecipeError(

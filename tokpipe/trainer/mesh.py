@@ -75,6 +75,11 @@ class ParallelConfig:
                 f"tp={self.tp} does not divide gpus_per_node={self.gpus_per_node}: a tensor-parallel group would straddle nodes "
                 "and send every layer's all-reduce over the slow network. Choose a divisor, or use pp for more memory."
             )
+        if self.compile and self.tp > 1 and self.recompute == "selective":
+            raise LayoutError(
+                f"compile with tp={self.tp} and recompute='selective' is refused: PyTorch (2.13) saves the device mesh of a "
+                "compiled block as if it were a tensor, and raises. Use 'none' or 'full', or leave out compile."
+            )
         _check_pipeline(self)
 
     @property
@@ -141,6 +146,19 @@ def _check_pipeline(config: ParallelConfig) -> None:
         raise LayoutError(
             f"interleaved runs micro-batches in rounds of pp={config.pp}; "
             f"num_micro_batches={config.num_micro_batches} is no multiple of it"
+        )
+
+
+def check_sequence(seq_len: int, config: ParallelConfig) -> None:
+    """Refuse a sequence that sequence parallel cannot cut: ranks would send each other tensors of different shapes.
+
+    Raises:
+        LayoutError: with the next length that works.
+    """
+    if config.sequence_parallel and seq_len % config.tp:
+        raise LayoutError(
+            f"sequence parallel cuts seq_len={seq_len} over tp={config.tp}, which does not divide it; the next that works is "
+            f"{(seq_len // config.tp + 1) * config.tp}, or set sequence_parallel = false"
         )
 
 

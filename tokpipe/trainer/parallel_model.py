@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from tokpipe.trainer.mesh import ParallelConfig, axis_group, axis_rank
+from tokpipe.trainer.mesh import ParallelConfig, axis_group, axis_rank, check_sequence
 from tokpipe.trainer.model import Transformer
 from tokpipe.trainer.optimizer import MasterOptimizer
 from tokpipe.trainer.pipeline_parallel import Schedule, build_schedule, build_stage, hidden_shape, stages_of_rank
@@ -173,6 +173,7 @@ class ParallelModel:
             raise ValueError(
                 f"{samples} samples cannot be cut into num_micro_batches={self.config.num_micro_batches} equal pieces"
             )
+        check_sequence(seq_len, self.config)
         if batch.document_ids is None:
             return batch, torch.arange(seq_len, device=self.device).repeat(samples, 1)
         labels = mask_labels_across_documents(batch.labels, batch.document_ids)

@@ -25,7 +25,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, PipelineScheduleSingle
 
 from tokpipe.errors import LayoutError
-from tokpipe.trainer.mesh import ParallelConfig
+from tokpipe.trainer.mesh import ParallelConfig, check_sequence
 from tokpipe.trainer.model import ModelConfig, Transformer
 
 Schedule = PipelineScheduleSingle | PipelineScheduleMulti
@@ -75,8 +75,7 @@ def hidden_shape(model: ModelConfig, config: ParallelConfig, micro_batch: torch.
     """
     samples, seq_len = micro_batch
     cut = config.tp if config.sequence_parallel else 1
-    if seq_len % cut:
-        raise LayoutError(f"sequence parallel cuts seq_len={seq_len} over tp={config.tp}, which does not divide it")
+    check_sequence(seq_len, config)
     return samples, seq_len // cut, model.hidden_size
 
 
