@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import random
@@ -266,3 +267,21 @@ def test_a_disk_that_is_too_small_is_refused_before_anything_is_written(given, i
     with pytest.raises(DiskSpaceError, match=r"are needed for .* tokens, 1 kB are free"):
         build(given, engine=inline)
     assert not inline.ran
+
+
+def test_an_output_that_cannot_be_written_is_an_error_in_words(given, inline, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    unwritable = replace(given, out=str(tmp_path / "file" / "data"))
+    words = r"file/data: the build cannot go on \(.*Not a directory.*same command again"
+    with pytest.raises(BuildError, match=words):
+        plan_build(unwritable)
+    with pytest.raises(BuildError, match=words):
+        build(unwritable, engine=inline)
+    plan_build(given)
+
+    def full(self, name, data):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("tokpipe.build.store.LocalStore.write", full)
+    with pytest.raises(BuildError, match="No space left on device"):
+        build(given, engine=inline)

@@ -6,7 +6,7 @@ import re
 
 from tokpipe.build.plan import Plan, read_plan
 from tokpipe.build.receipts import FOLDER, finished_tasks, read_receipt
-from tokpipe.build.store import ATTEMPTS, Store, open_store
+from tokpipe.build.store import ATTEMPTS, Store, open_store, output_errors
 from tokpipe.build.tasks import stages
 from tokpipe.shards import BIN_SUFFIX, IDX_SUFFIX, MANIFEST_NAME, SIDE_SUFFIX, read_manifest
 
@@ -24,7 +24,7 @@ def clean(out: str, *, dry_run: bool = False) -> list[str]:
     """
     store = open_store(out)
     plan = read_plan(store)
-    with store.lock():
+    with output_errors(out), store.lock():
         kept, stale = _named(store, plan)
         unnamed = [name for name in store.names("") if name not in kept and _is_ours(name)]
         dead = store.dead_attempts()

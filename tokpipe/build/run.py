@@ -15,7 +15,7 @@ from tokpipe.build.plan import Plan, make_plan, read_splits, split_sizes
 from tokpipe.build.receipts import add_receipts, finished_tasks, read_stage
 from tokpipe.build.rejects import check_all
 from tokpipe.build.report import REPORT, BuildReport, source_reports
-from tokpipe.build.store import Store, open_store
+from tokpipe.build.store import Store, open_store, output_errors
 from tokpipe.build.tasks import open_tasks, stages, task_spec
 from tokpipe.build.tokenize_task import TOKENIZE
 from tokpipe.corpus import Inventory
@@ -39,7 +39,7 @@ def plan_build(config: BuildConfig) -> Plan:
         OutputLockedError: if a build runs there.
     """
     store = open_store(config.out)
-    with store.lock():
+    with output_errors(config.out), store.lock():
         return make_plan(config, store)
 
 
@@ -58,7 +58,7 @@ def build(config: BuildConfig, *, engine: Engine | None = None, progress: Progre
     own_engine = engine or LocalEngine()
     began = time.monotonic()
     try:
-        with store.lock():
+        with output_errors(config.out), store.lock():
             plan = make_plan(config, store)
             manifest = _finished(store, plan)
             already = manifest is not None

@@ -18,7 +18,7 @@ from typing import Protocol
 from tokpipe.build.lock import hold_lock
 from tokpipe.build.object_store import ObjectStore
 from tokpipe.build.scratch import ScratchFolders
-from tokpipe.errors import BuildError
+from tokpipe.errors import BuildError, TokpipeError
 from tokpipe.shards import fsync_folder, write_durably
 
 ATTEMPTS = "build/attempts"
@@ -198,6 +198,23 @@ class LocalAttempt:
             source.replace(target)
         fsync_folder((self._root / name).parent)
         return name
+
+
+@contextlib.contextmanager
+def output_errors(out: str) -> Iterator[None]:
+    """Put the operating system's errors (a full disk, a folder that may not be written) into words.
+
+    Raises:
+        BuildError: in place of an OSError that is not one of ours already.
+    """
+    try:
+        yield
+    except TokpipeError:
+        raise
+    except OSError as error:
+        raise BuildError(
+            f"{out}: the build cannot go on ({error}). What is done stays done: mend the cause and run the same command again."
+        ) from error
 
 
 def write_by(store: Store, name: str, write: Callable[[Path], object]) -> None:
