@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -83,6 +84,23 @@ def test_an_output_inside_the_corpus_is_refused(out):
     with pytest.raises(ValueError, match="lies inside the corpus"):
         replace(BASE, out=out)
     assert replace(BASE, out="/texts-built").out == "/texts-built"
+
+
+@pytest.mark.parametrize("out", ["link/data", "{corpus}/../raw", "file://{corpus}/data"])
+def test_an_output_inside_the_corpus_is_seen_through_links_and_dots(tmp_path, monkeypatch, out):
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "link").symlink_to("raw")
+    monkeypatch.chdir(tmp_path)
+    for corpus in ("raw", "link", str(tmp_path / "raw"), f"file://{tmp_path}/raw"):
+        with pytest.raises(ValueError, match="lies inside the corpus"):
+            replace(BASE, corpus=CorpusConfig(corpus=corpus), out=out.format(corpus=tmp_path / "raw"))
+
+
+@pytest.mark.parametrize("name", ["corpus", "out", "tokenizer"])
+def test_paths_that_no_file_of_ours_can_name_are_refused(name):
+    bad = os.fsdecode(b"/x/\xff")
+    with pytest.raises(ValueError, match=rf"{name} must be a path whose name is UTF-8, got '/x/\\udcff'"):
+        replace(BASE, **{name: CorpusConfig(corpus=bad) if name == "corpus" else bad})
 
 
 def test_absolute_leaves_urls_alone():

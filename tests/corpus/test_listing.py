@@ -99,6 +99,15 @@ def test_a_dangling_link_is_an_error_that_names_it(corpus):
         read_inventory(CorpusConfig(corpus=str(corpus.folder)))
 
 
+def test_a_name_that_is_not_utf8_is_refused_or_listed_as_ignored(corpus):
+    corpus.write("s/a.txt", "x")
+    (corpus.folder / os.fsdecode(b"s/\xff.pdf")).write_bytes(b"")
+    assert read_inventory(CorpusConfig(corpus=str(corpus.folder))).ignored == (r"s/\udcff.pdf",)
+    (corpus.folder / os.fsdecode(b"s/\xff.txt")).write_bytes(b"x")
+    with pytest.raises(CorpusError, match=r"s/\\udcff\.txt': the file's name is not UTF-8\. Rename"):
+        read_inventory(CorpusConfig(corpus=str(corpus.folder)))
+
+
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.zst", "a.jsonl.gz", "a.parquet", "a.arrow", "a.csv", "a.txt"])
 def test_urls_read_like_files(corpus, name):
     texts = [f"text {i} हिन्दी" for i in range(50)]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tokpipe.corpus import CorpusConfig
+from tokpipe.corpus.storage import is_utf8, local_path
 from tokpipe.tokenizer import TrainConfig
 from tokpipe.urls import refuse_credentials
 
@@ -67,8 +69,10 @@ class BuildConfig:
 
     def __post_init__(self) -> None:
         refuse_credentials(self.out)
-        corpus, out = absolute(self.corpus.corpus), absolute(self.out)
-        if Path(out).is_relative_to(corpus):
+        for name, value in (("corpus", self.corpus.corpus), ("out", self.out), ("tokenizer", self.tokenizer)):
+            if value and not is_utf8(absolute(value)):
+                raise ValueError(f"{name} must be a path whose name is UTF-8, got {absolute(value)!r}; rename it, or link to it")
+        if Path(_resolved(self.out)).is_relative_to(_resolved(self.corpus.corpus)):
             raise ValueError(f"out ({self.out}) lies inside the corpus ({self.corpus.corpus}), which would change with it")
         for name in ("count_fraction", "max_rejects", "self_check"):
             if not 0 <= getattr(self, name) <= 1:
@@ -123,6 +127,12 @@ def absolute(corpus: str) -> str:
     if "://" in corpus or corpus.startswith("hf:"):
         return corpus
     return str(Path(corpus).expanduser().absolute())
+
+
+def _resolved(location: str) -> str:
+    """Where a local path leads, links and `..` followed; URLs and `hf:` names as they are."""
+    path = local_path(location)
+    return location if path is None or path.startswith("hf:") else os.path.realpath(Path(path).expanduser())
 
 
 def _tuples(value: Any) -> Any:

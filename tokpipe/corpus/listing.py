@@ -18,7 +18,7 @@ from tokpipe.corpus.formats import (
 )
 from tokpipe.corpus.huggingface import HF_PREFIX, find_saved_files, list_hub_files
 from tokpipe.corpus.inventory import Inventory, inventory_table
-from tokpipe.corpus.storage import FoundFile, join, list_files, read_head
+from tokpipe.corpus.storage import FoundFile, is_utf8, join, list_files, read_head
 from tokpipe.errors import CorpusError
 
 _NUM_THREADS = 16
@@ -47,8 +47,12 @@ def read_inventory(config: CorpusConfig) -> Inventory:
     for file in found:
         kind = None if _is_hidden(file.path) else kind_of_name(file.path, text_documents=config.text_documents)
         if kind is None or saved.get(file.path) is False:
-            ignored.append(file.path)
+            ignored.append(file.path if is_utf8(file.path) else ascii(file.path)[1:-1])
             continue
+        if not is_utf8(file.path):
+            raise CorpusError(
+                f"{join(root, file.path)!r}: the file's name is not UTF-8. Rename it, or take it out of the corpus."
+            )
         chosen.append(file)
         formats.append(kind.format)
         compressions.append(kind.compression)

@@ -81,8 +81,8 @@ class RejectLog:
         if self._file is None:
             self._file = self._path.open("w", encoding="utf-8", newline="\n")
         record = {"path": path, "position": position, "reason": reason, "detail": detail}
-        # A name on disk need not be valid UTF-8; Python holds such bytes as surrogates, which only an escape can carry.
-        self._file.write(json.dumps(record).encode("ascii").decode("ascii") + "\n")
+        # In ASCII: a detail may quote a lone surrogate, which only an escape can carry.
+        self._file.write(json.dumps(record) + "\n")
 
     def flush(self) -> None:
         """Hand everything written so far to the operating system."""

@@ -39,6 +39,15 @@ def _filesystem(url: str) -> tuple[Any, str]:
     return filesystem, str(path).rstrip("/")
 
 
+def is_utf8(name: str) -> bool:
+    """Return whether a name can be written down; Python holds the other bytes of a name on disk as lone surrogates."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def join(root: str, path: str) -> str:
     """Return the full name of a file, for opening and for messages; an absolute `path` stands for itself."""
     if not root or path.startswith("/") or "://" in path:
