@@ -8,6 +8,7 @@ import torch
 from trainings import config_for, recorded_run, write_dataset
 
 from tokpipe.errors import StateMismatchError, TrainerError
+from tokpipe.trainer import describe
 from tokpipe.trainer.checkpoint import Checkpoints, latest_checkpoint, read_state
 from tokpipe.trainer.config import CheckpointConfig
 from tokpipe.trainer.train import run_training
@@ -65,6 +66,7 @@ def test_a_finished_run_does_nothing(data, tmp_path):
     run_training(config_for(tmp_path, data))
     again = run_training(config_for(tmp_path, data))
     assert (again.first_step, again.last_step, again.losses) == (6, 6, ())
+    assert describe(again)["loss"] is None  # not NaN, which is no JSON
 
 
 @pytest.mark.parametrize("asynchronous", [True, False])
@@ -93,6 +95,15 @@ def test_a_half_written_checkpoint_is_not_taken_and_is_overwritten(tmp_path):
     checkpoints.save(2, {"w": torch.ones(1)}, {})
     assert not (tmp_path / "step-00000002" / "__5_0.distcp").exists()
     assert latest_checkpoint(tmp_path).name == "step-00000002"
+
+
+def test_a_half_written_checkpoint_is_not_among_those_kept(tmp_path):
+    checkpoints = Checkpoints(tmp_path, CheckpointConfig(asynchronous=False, keep=2), ALONE)
+    checkpoints.save(1, {"w": torch.ones(1)}, {})
+    (tmp_path / "step-00000002").mkdir()
+    (tmp_path / "step-00000002" / "__5_0.distcp").write_bytes(b"half")
+    checkpoints.save(3, {"w": torch.ones(1)}, {})
+    assert sorted(path.name for path in tmp_path.glob("step-*")) == ["step-00000001", "step-00000003"]
 
 
 def test_latest_names_a_missing_checkpoint(tmp_path):
@@ -131,10 +142,12 @@ def test_a_damaged_checkpoint_says_what_to_do(tmp_path):
 
 def test_a_checkpoint_of_another_run_is_refused_naming_the_differences(data, tmp_path, caplog):
     run_training(config_for(tmp_path, data, run={"max_steps": 1}))
+    left = {name: (tmp_path / name).read_text() for name in ("recipe.toml", "metrics.jsonl")}
     with pytest.raises(TrainerError, match=r"model.ffn_size was 64, is 96; run.seed was 5, is 6"):
         run_training(config_for(tmp_path, data, model={"ffn_size": 96}, run={"seed": 6}))
     with pytest.raises(StateMismatchError):
         run_training(config_for(tmp_path, data, data={"seq_len": 8}))
+    assert left == {name: (tmp_path / name).read_text() for name in left}  # A run that is refused overwrites nothing.
     with caplog.at_level("INFO"):
         run_training(config_for(tmp_path, data, optimizer={"lr": 1e-3}, run={"max_steps": 2}))
     assert "optimizer.lr" in caplog.text and "run.max_steps 1 -> 2" in caplog.text

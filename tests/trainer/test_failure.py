@@ -189,6 +189,26 @@ def test_monitor_names_a_stuck_rank_and_ends_it():
     assert any("rank 1 ends because rank 1 is stuck" in text for text in ended)
 
 
+@pytest.mark.parametrize(("phase", "is_stuck"), [("step", True), ("save", False), ("start", False)])
+def test_monitor_lets_all_ranks_read_or_write_a_checkpoint_for_as_long_as_it_takes(phase, is_stuck):
+    made, ended = monitors(Store(), timeout=0.5)
+    for monitor in made:
+        monitor.start()
+        monitor.mark(4, phase)
+    threading.Event().wait(3.5)
+    for monitor in made:
+        monitor.close()
+    assert bool(ended) == is_stuck
+
+
+def test_a_validation_that_takes_longer_than_the_timeout_shows_progress(data, tmp_path, monkeypatch):
+    marks = []
+    mark = Monitor.mark
+    monkeypatch.setattr(Monitor, "mark", lambda self, step, phase: (marks.append(phase), mark(self, step, phase))[1])
+    run_training(config_for(tmp_path, data, run={"max_steps": 1}, data={"global_batch_size": 4}))
+    assert marks.count("validate") > 4  # one a batch, over both sources
+
+
 def test_monitor_without_a_store_says_what_it_knows():
     assert Monitor(None, rank=0, world_size=1, timeout_seconds=1).explain(RuntimeError("a\nb")) == (
         "rank 0 failed at step 0 (start): a"

@@ -39,8 +39,9 @@ def train(recipe: str, overrides: tuple[str, ...], as_json: bool, **flags: Any) 
 
 def _text(summary: dict[str, Any]) -> str:
     losses = ", ".join(f"{name} {loss:.4f}" for name, loss in summary["validation"].items()) or "none"
+    loss = "none" if summary["loss"] is None else f"{summary['loss']:.4f}"
     return (
-        f"steps {summary['first_step']} to {summary['last_step']}, training loss {summary['loss']:.4f}, "
+        f"steps {summary['first_step']} to {summary['last_step']}, training loss {loss}, "
         f"validation loss: {losses}\n"
         f"{summary['out']}: checkpoints, metrics.jsonl, loss.png, recipe.toml"
     )

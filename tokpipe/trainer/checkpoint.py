@@ -88,7 +88,7 @@ class Checkpoints:
         if self._world.rank == 0:
             # A leftover of a run that died, or that was set back to an older checkpoint: its index must not outlive its tensors.
             shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
+            folder.mkdir(parents=True, exist_ok=True)  # Another rank's writer may have made it since.
             record = {"version": STATE_VERSION, "step": step, **state}
             _write_atomically(folder / STATE_FILE, json.dumps(record, indent=2))
         writer = FileSystemWriter(folder)
@@ -161,8 +161,9 @@ class Checkpoints:
             return
         _write_atomically(self.folder / LATEST, folder.name + "\n")
         logger.info("saved %s", folder)
-        kept = sorted(path for path in self.folder.glob("step-*") if path.name <= folder.name)
-        for old in kept[: -self._config.keep]:
+        done = sorted(path for path in self.folder.glob("step-*") if path.name <= folder.name)
+        complete = [path for path in done if (path / ".metadata").exists()]
+        for old in set(done) - set(complete[-self._config.keep :]):
             shutil.rmtree(old)
 
 

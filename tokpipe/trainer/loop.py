@@ -21,7 +21,7 @@ from tokpipe.trainer.parallel_model import ParallelModel
 from tokpipe.trainer.resume import restore, saved_state
 from tokpipe.trainer.schedule import lr_at
 from tokpipe.trainer.source import StepSource
-from tokpipe.trainer.step import StepBatch, StepResult
+from tokpipe.trainer.step import EvalResult, StepBatch, StepResult
 from tokpipe.trainer.validate import Batches, validate
 from tokpipe.trainer.world import World, any_rank
 
@@ -94,7 +94,7 @@ class TrainingLoop:
 
     def _run(self) -> TrainSummary:
         config = self._config
-        first = restore(config, checkpoints=self._checkpoints, model=self._model, source=self._source)
+        first = restore(checkpoints=self._checkpoints, model=self._model)
         step, stopped_early = first, False
         while step < config.run.max_steps and not stopped_early:
             step = self._one_step(step)
@@ -150,8 +150,12 @@ class TrainingLoop:
         self._metrics.step_done(step + 1, result, tokens=tokens, lr=lr, seconds=seconds, wait_seconds=waited)
 
     def _validate(self, step: int) -> None:
+        def eval_loss(batch: StepBatch) -> EvalResult:
+            self._monitor.mark(step, "validate")  # Each batch is a sign of progress: a whole pass may take any time.
+            return self._model.eval_loss(batch)
+
         self._monitor.mark(step, "validate")
-        self._validation = validate(self._model.eval_loss, self._held_out, max_batches=self._config.run.max_eval_batches)
+        self._validation = validate(eval_loss, self._held_out, max_batches=self._config.run.max_eval_batches)
         if self._validation:
             self._metrics.validated(step, self._validation)
 
@@ -196,7 +200,7 @@ def describe(summary: TrainSummary) -> dict[str, Any]:
     return {
         "first_step": summary.first_step,
         "last_step": summary.last_step,
-        "loss": summary.loss,
+        "loss": summary.loss if summary.losses else None,  # JSON knows no NaN
         "validation": dict(summary.validation),
         "stopped_early": summary.stopped_early,
         "out": summary.out,

@@ -38,9 +38,10 @@ class JsonLines:
     def __init__(self, path: Path, *, resume_step: int) -> None:
         kept = [record for record in read_metrics(path) if record["step"] <= resume_step] if path.exists() else []
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("w", encoding="utf-8")
-        for record in kept:
-            self.write(record)
+        side = path.with_name(path.name + ".part")  # A crash meanwhile must not cost what is there.
+        side.write_text("".join(json.dumps(record) + "\n" for record in kept), encoding="utf-8")
+        side.replace(path)
+        self._file = path.open("a", encoding="utf-8")
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Append a line and flush it."""

@@ -28,6 +28,11 @@ PHASES = ("start", "data", "step", "log", "validate", "save", "stop")
 """What a main thread can be doing, in the order of a step."""
 
 
+UNTIMED = ("start", "save")
+"""Phases that may take any time while all ranks are in them: they read or write a checkpoint. The collectives in between are
+gloo's, which fail by themselves when one rank is missing."""
+
+
 class KeyValueStore(Protocol):
     """What the monitor needs of `torch.distributed`'s store."""
 
@@ -201,7 +206,8 @@ class Monitor:
             return f"{_ranks(silent)} stuck: alive, but still at {_where([beats[r] for r in silent])} when the others gave up"
         if failed and not silent:
             return "every rank's collective failed: " + self._store.get(f"monitor/failed/{failed[0]}").decode()
-        if not failed and all(beat.age > 1.5 * self._timeout for beat in beats.values()):
+        untimed = all(beat.phase in UNTIMED for beat in beats.values())
+        if not failed and not untimed and all(beat.age > 1.5 * self._timeout for beat in beats.values()):
             behind = min(beat.place for beat in beats.values())
             last = [rank for rank, beat in beats.items() if beat.place == behind]
             return f"{_ranks(last)} stuck at {_where([beats[r] for r in last])} for more than {1.5 * self._timeout:.0f} s"

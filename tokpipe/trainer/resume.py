@@ -35,24 +35,35 @@ def saved_state(config: TrainConfig, source: StepSource) -> dict[str, Any]:
     }
 
 
-def restore(config: TrainConfig, *, checkpoints: Checkpoints, model: ParallelModel, source: StepSource) -> int:
-    """Load the latest checkpoint, if there is one, into the model and the loader; collective.
-
-    Returns:
-        Steps done.
+def go_to_last_checkpoint(config: TrainConfig, *, checkpoints: Checkpoints, source: StepSource) -> None:
+    """Set the loader to where the latest checkpoint was saved, if there is one; writes nothing; collective.
 
     Raises:
         TrainerError: if the checkpoint is of another model or seed.
         StateMismatchError: if it read other data.
     """
     folder = checkpoints.latest()
+    if folder is not None:
+        state = read_state(folder)
+        check_agreement(config, state, folder)
+        source.load_state_dict(state["loader"])
+
+
+def restore(*, checkpoints: Checkpoints, model: ParallelModel) -> int:
+    """Load the latest checkpoint's tensors, if there is one, into the model; collective.
+
+    Returns:
+        Steps done.
+
+    Raises:
+        TrainerError: if the checkpoint is damaged.
+    """
+    folder = checkpoints.latest()
     if folder is None:
         return 0
-    check_agreement(config, read_state(folder), folder)
     tensors = model.checkpoint_state()
     state = checkpoints.load(folder, tensors)
     model.after_load(int(tensors["optimizer_step"]))
-    source.load_state_dict(state["loader"])
     logger.info("resumed from %s (saved as %s)", folder, state["layout"])
     return int(state["step"])
 

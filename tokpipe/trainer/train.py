@@ -24,6 +24,7 @@ from tokpipe.trainer.metrics import JsonLines, Metrics, Sink, Speedometer, Tenso
 from tokpipe.trainer.monitor import Monitor
 from tokpipe.trainer.parallelize import parallelize
 from tokpipe.trainer.plot import plot_losses
+from tokpipe.trainer.resume import go_to_last_checkpoint
 from tokpipe.trainer.source import StepSource
 from tokpipe.trainer.validate import Batches, held_out_batches
 from tokpipe.trainer.world import Launch, World, any_rank, join_world
@@ -83,8 +84,6 @@ def _train(
 ) -> TrainSummary:
     with join_world(launch, device=config.run.device, timeout_seconds=config.failure.timeout_seconds) as world:
         mesh = build_mesh(config.parallel, world_size=world.world_size, device_type=world.device.type)
-        if world.rank == 0:
-            _say_what_starts(config, world)
         if source is None:
             _check_vocabulary(config)
             source = DatasetSource(
@@ -102,8 +101,11 @@ def _run(
     config: TrainConfig, *, world: World, mesh: DeviceMesh | None, source: StepSource, held_out: Mapping[str, Batches]
 ) -> TrainSummary:
     out = Path(config.run.out)
-    model = parallelize(config.model, config.parallel, config.optimizer, mesh=mesh, device=world.device, seed=config.run.seed)
     checkpoints = Checkpoints(out / "checkpoints", config.checkpoint, world)
+    go_to_last_checkpoint(config, checkpoints=checkpoints, source=source)  # Before a run that is refused overwrites anything.
+    if world.rank == 0:
+        _say_what_starts(config, world)
+    model = parallelize(config.model, config.parallel, config.optimizer, mesh=mesh, device=world.device, seed=config.run.seed)
     monitor = Monitor(world.store, rank=world.rank, world_size=world.world_size, timeout_seconds=config.failure.timeout_seconds)
     metrics = Metrics(
         sinks=_sinks(config, world),
