@@ -118,6 +118,18 @@ def test_a_large_model_is_cut_into_files_with_an_index(exported, tmp_path, monke
     assert all(torch.equal(whole[name], cut[name]) for name in whole)
 
 
+def test_an_export_replaces_an_earlier_one_of_another_number_of_files(exported, tmp_path, monkeypatch):
+    _, folder, _, _ = exported
+    run = folder.parent / "run"
+    export_checkpoint(run, tmp_path)
+    monkeypatch.setattr("tokpipe.trainer.export.MAX_FILE_BYTES", 60_000)
+    export_checkpoint(run, tmp_path)
+    assert not (tmp_path / "model.safetensors").exists() and (tmp_path / "model.safetensors.index.json").exists()
+    monkeypatch.undo()
+    export_checkpoint(run, tmp_path)
+    assert [path.name for path in tmp_path.glob("model*")] == ["model.safetensors"]
+
+
 @pytest.mark.distributed
 def test_a_checkpoint_of_many_ranks_exports_the_same_names(gang, exported, tmp_path):
     from trainings import recorded_run

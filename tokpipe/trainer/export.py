@@ -178,6 +178,9 @@ def _write_weights(
     folder: Path, target: Path, shapes: Mapping[str, torch.Size], files: list[list[str]], dtype: torch.dtype
 ) -> None:
     weight_map: dict[str, str] = {}
+    for pattern in ("model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json"):
+        for old in target.glob(pattern):
+            old.unlink()  # Of an earlier export: transformers would load its one whole file, not this one's many.
     for number, names in enumerate(files, start=1):
         file_name = "model.safetensors" if len(files) == 1 else f"model-{number:05d}-of-{len(files):05d}.safetensors"
         tensors: dict[str, Any] = {PREFIX + name: torch.empty(shapes[name], dtype=torch.float32) for name in names}
