@@ -34,7 +34,7 @@ def read_tables(path: str | os.PathLike[str], *, overrides: Iterable[str] = ()) 
             tables = tomllib.load(file)
     except FileNotFoundError as error:
         raise RecipeError(f"{path}: there is no such recipe. The repository's own are in recipes/.") from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RecipeError(f"{path}: is not valid TOML: {error}") from error
     loose = [key for key, value in tables.items() if not isinstance(value, dict)]
     if loose:
@@ -57,6 +57,8 @@ def _apply_override(tables: dict[str, Any], override: str) -> None:
     *parents, last = key.split(".")
     for parent in parents:
         target = target.setdefault(parent, {})
+        if not isinstance(target, dict):
+            raise RecipeError(f"override {override!r}: {parent} is a value, not a table")
     target[last] = value
 
 
@@ -95,10 +97,8 @@ def _fill(config: type[Config], table_values: Mapping[str, Any], *, where: str, 
             values[name] = _fill(kind, {}, where=where, table=place)  # type: ignore[arg-type]
     try:
         return config(**values)
-    except TokpipeError as error:
-        raise RecipeError(f"{where}: [{table}] {error}") from error
-    except ValueError as error:
-        raise RecipeError(f"{where}: [{table}] {error}") from error
+    except (TokpipeError, ValueError) as error:
+        raise RecipeError(f"{where}: [{table}] {error}" if table else f"{where}: {error}") from error
 
 
 def _unknown(key: str, known: list[str], *, where: str, table: str) -> str:

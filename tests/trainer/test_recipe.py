@@ -107,6 +107,24 @@ def test_a_malformed_override_is_refused(read, override):
         read('[first]\nname = "x"', override)
 
 
+def test_an_override_below_a_value_is_refused(read):
+    with pytest.raises(RecipeError, match="steps is a value, not a table"):
+        read('[first]\nname = "x"\nsteps = 3', "first.steps.more=3")
+
+
+def test_a_recipe_that_is_not_utf8_is_refused(tmp_path):
+    path = tmp_path / "recipe.toml"
+    path.write_bytes(b'[first]\nname = "\xff"')
+    with pytest.raises(RecipeError, match=r"recipe.toml: is not valid TOML"):
+        read_tables(path)
+
+
+def test_a_contradiction_between_tables_names_the_recipe_alone(tmp_path):
+    tables = read_tables(RECIPES / "tiny-3d-cpu.toml", overrides=["data.global_batch_size=7", "model.vocab_size=512"])
+    with pytest.raises(RecipeError, match=r"^here: data.global_batch_size 7 is not a multiple"):
+        fill(TrainConfig, tables, where="here")
+
+
 def test_a_missing_recipe_is_refused(tmp_path):
     with pytest.raises(RecipeError, match="there is no such recipe"):
         read_tables(tmp_path / "none.toml")
