@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import os
 import random
 import shutil
 import signal
@@ -246,9 +247,11 @@ def test_a_corpus_that_is_held_out_whole_is_an_error(given, inline, tmp_path):
         build(replace(given, corpus=replace(given.corpus, corpus=str(folder)), validation=0.9999), engine=inline)
 
 
-def test_ctrl_c_between_stages_says_how_to_go_on(given, inline, monkeypatch):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_between_stages_says_how_to_go_on(given, inline, monkeypatch, number):
     def interrupt(*unused):
-        raise KeyboardInterrupt
+        os.kill(os.getpid(), number)
+        time.sleep(10)
 
     monkeypatch.setattr("tokpipe.build.run.finish_dataset", interrupt)
     with pytest.raises(BuildInterruptedError, match="The same command goes on"):

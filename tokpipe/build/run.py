@@ -20,6 +20,7 @@ from tokpipe.build.tasks import open_tasks, stages, task_spec
 from tokpipe.build.tokenize_task import TOKENIZE
 from tokpipe.corpus import Inventory
 from tokpipe.engine.base import Engine, ProgressSink
+from tokpipe.engine.interrupts import sigterm_as_interrupt
 from tokpipe.engine.local import LocalEngine
 from tokpipe.engine.progress import NoProgress, human_bytes
 from tokpipe.errors import BuildError, BuildInterruptedError
@@ -58,7 +59,7 @@ def build(config: BuildConfig, *, engine: Engine | None = None, progress: Progre
     own_engine = engine or LocalEngine()
     began = time.monotonic()
     try:
-        with output_errors(config.out), store.lock():
+        with sigterm_as_interrupt(), output_errors(config.out), store.lock():
             plan = make_plan(config, store)
             manifest = _finished(store, plan)
             already = manifest is not None
