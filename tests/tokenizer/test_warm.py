@@ -67,6 +67,13 @@ def test_another_layout_is_left_aside(warm_folder):
     assert "known" not in Tokenizer.load(warm_folder).path_note
 
 
+@pytest.mark.parametrize("text", ["", "[]", "{}", "null"])
+def test_a_damaged_description_is_left_aside(warm_folder, text, caplog):
+    (warm_folder / "units.json").write_text(text)
+    assert "known" not in Tokenizer.load(warm_folder).path_note
+    assert "units.json: damaged" in caplog.text
+
+
 def test_mapped_arrays_are_not_written_to(warm_folder, text_maker_session):
     before = {path.name: path.read_bytes() for path in warm_folder.iterdir()}
     Tokenizer.load(warm_folder).encode_batch(pa.array([*text_maker_session("en", seed=9), "unheard of"], pa.large_string()))

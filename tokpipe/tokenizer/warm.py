@@ -90,17 +90,23 @@ def read_warm_units(folder: Path, fingerprint: str) -> UnitTable | None:
     """Map the warm units in `folder`, or return None (and say why in the log) if they are absent, stale or damaged."""
     if not (folder / DESCRIPTION).is_file():
         return None
-    description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
-    if description["layout"] != LAYOUT or description["fingerprint"] != fingerprint:
+    try:
+        description = json.loads((folder / DESCRIPTION).read_bytes())
+        belongs = (description["layout"], description["fingerprint"]) == (LAYOUT, fingerprint)
+        hashes, num_units = dict(description["xxh3_128"]), int(description["num_units"])
+    except (ValueError, KeyError, TypeError) as error:
+        logger.warning("%s: damaged (%r), left aside; encoding starts cold", folder / DESCRIPTION, error)
+        return None
+    if not belongs:
         logger.warning("%s: warm units of another tokenizer or layout, left aside; encoding starts cold", folder)
         return None
     arrays = {}
     for name, file_name in ARRAYS.items():
         path = folder / file_name
-        if not path.is_file() or xxhash.xxh3_128_hexdigest(path.read_bytes()) != description["xxh3_128"][name]:
+        if not path.is_file() or xxhash.xxh3_128_hexdigest(path.read_bytes()) != hashes.get(name):
             logger.warning("%s: missing, or not the file that units.json describes; left aside, encoding starts cold", path)
             return None
         # Copy on write, and nothing writes: the pages stay shared, and the kernel sees the type of a table of its own.
         arrays[name] = np.asarray(np.load(path, mmap_mode="c"))
-    counters = np.array([description["num_units"], len(arrays["keys"]), len(arrays["ids"]), 0], np.int64)
+    counters = np.array([num_units, len(arrays["keys"]), len(arrays["ids"]), 0], np.int64)
     return UnitTable(**arrays, counters=counters)
