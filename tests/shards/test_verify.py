@@ -14,7 +14,7 @@ import pytest
 import xxhash
 
 import tokpipe.shards.scan as scan
-from tokpipe.errors import ManifestError, VerificationError
+from tokpipe.errors import ManifestError, TokenizerError, VerificationError
 from tokpipe.shards import dataset_id, verify_dataset, verify_shard, write_manifest
 
 
@@ -210,6 +210,18 @@ def test_an_edited_manifest(dataset):
     path.write_text(path.read_text().replace('"bad-json": 3', '"bad-json": 0'))
     with pytest.raises(ManifestError, match="was changed after it was written"):
         verify_dataset(dataset[0])
+
+
+def test_a_tokenizer_that_cannot_be_read_does_not_hide_what_else_is_wrong(dataset):
+    folder, manifest = dataset
+
+    def refuse(path):
+        raise TokenizerError("not a model")
+
+    flip_bit(folder / f"{manifest.shards[0].name}.bin", 0)
+    report = verify_dataset(folder, fingerprint_of=refuse)
+    assert report.problems[0].kind == "tokenizer" and "cannot be read: not a model" in report.problems[0].message
+    assert "hash" in [problem.kind for problem in report.problems]
 
 
 def test_the_tokenizer_is_held_against_the_manifest(dataset):

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tokpipe.errors import VerificationError
+from tokpipe.errors import TokenizerError, VerificationError
 from tokpipe.shards.folder import DatasetFiles, open_files, read_small
 from tokpipe.shards.format import BIN_SUFFIX, IDX_SUFFIX, REDO, SIDE_SUFFIX
 from tokpipe.shards.manifest import Manifest, ShardEntry, read_manifest
@@ -147,8 +147,12 @@ def _verify_tokenizer(files: DatasetFiles, manifest: Manifest, fingerprint_of: C
         return [Problem(path=path, kind="missing", message=message)]
     prints = {}
     if fingerprint_of is not None:
-        with files.local_copy(path) as model:
-            prints[path] = fingerprint_of(model)
+        try:
+            with files.local_copy(path) as model:
+                prints[path] = fingerprint_of(model)
+        except (TokenizerError, OSError) as error:
+            message = f"{path}: the tokenizer cannot be read: {error}. Copy the right one back."
+            return [Problem(path=path, kind="tokenizer", message=message)]
     card = f"{path.rpartition('/')[0]}/{CARD_NAME}"
     if files.size(card) is not None:
         prints[card] = _card_fingerprint(read_small(files, card))
