@@ -161,6 +161,7 @@ def test_an_edited_shard_row_is_refused(tmp_path, changes, message):
         (lambda m: m.update(note="mine"), "does not know: note"),
         (lambda m: m.update(seed="x"), "seed is 'x', a wrong type"),
         (lambda m: m.update(seed=True), "seed is True, a wrong type"),
+        (lambda m: m.update(sources=[["hi"]]), r"sources is \[\['hi'\]\], expected names"),
         (lambda m: m.update(dtype="uint8"), "dtype 'uint8', expected one of"),
         (lambda m: m.update(dtype="int32"), "dtype int32 with a vocabulary of 32,000, expected uint16"),
         (lambda m: m["tokenizer"].update(vocab_size=0), "vocab_size 0, expected 1"),

@@ -62,6 +62,8 @@ def check_fields(found: dict[str, Any], *, where: str) -> None:
         ManifestError: naming the first field that is wrong.
     """
     _check_types(found, _FIELDS, where=where)
+    if not all(isinstance(source, str) for source in found["sources"]):
+        raise ManifestError(f"{where}: sources is {found['sources']!r}, expected names. {RESTORE}")
     tokenizer = found["tokenizer"]
     _check_types(tokenizer, _TOKENIZER_FIELDS, where=f"{where}, tokenizer")
     if found["dtype"] not in DTYPE_CODES:
