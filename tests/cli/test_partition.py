@@ -51,6 +51,11 @@ def test_stage_copies_what_a_rank_reads(data, tmp_path):
         TokenDataset(tmp_path / "node", dp_rank=1, **layout)
 
 
+def test_stage_prints_its_record_as_json(data, tmp_path):
+    done = run(data, *LAYOUT, "--rank", "0", "--stage", tmp_path / "node", "--json")
+    assert json.loads(done.stdout) == read_staged(tmp_path / "node")
+
+
 def test_a_staged_share_is_verified_as_what_it_is(data, tmp_path):
     layout = ["--dp", "4", "--seq-len", "8", "--global-batch-size", "4"]
     run(data, *layout, "--rank", "0", "--stage", tmp_path / "node")
@@ -86,3 +91,5 @@ def test_parse_ranks():
     for wrong in ("a", "1-", "-1", "1-b"):
         with pytest.raises(PartitionError, match="--rank must be"):
             parse_ranks(wrong)
+    with pytest.raises(PartitionError, match="--rank 5-2 is an empty range"):
+        parse_ranks("0,5-2")

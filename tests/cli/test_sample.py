@@ -98,6 +98,11 @@ def test_limit_rank_and_partition_json(data):
         (data / "partition.json").unlink()
 
 
+def test_a_step_is_any_that_training_can_come_to(data):
+    assert run(data, *LAYOUT, "--step", 10**12).exit_code == 0
+    assert run(data, *LAYOUT, "--step", 10**12 + 1).exit_code == 2
+
+
 def test_held_out_and_missing_dataset(data, tmp_path):
     assert isinstance(run(tmp_path / "nowhere").exception, ManifestError)
     done = run(data, *LAYOUT, "--held-out")

@@ -113,9 +113,11 @@ def test_another_tokenizer_under_the_same_name_is_found(data, tmp_path):
 
 
 def test_no_dataset_is_exit_code_one(tmp_path):
-    result = CliRunner().invoke(cli, ["verify", str(tmp_path)])
-    assert result.exit_code == 1
-    assert isinstance(result.exception, ManifestError)
+    (tmp_path / "a file").touch()
+    for path in (tmp_path, tmp_path / "a file"):
+        result = CliRunner().invoke(cli, ["verify", str(path)])
+        assert result.exit_code == 1
+        assert isinstance(result.exception, ManifestError)
 
 
 def test_wrong_usage_is_exit_code_two():

@@ -40,9 +40,12 @@ def parse_ranks(text: str) -> list[int]:
     ranks: list[int] = []
     for item in text.split(","):
         first, dash, last = item.partition("-")
-        if not first.strip().isdigit() or (dash and not last.strip().isdigit()):
+        if not first.strip().isdecimal() or (dash and not last.strip().isdecimal()):
             raise PartitionError(f"--rank must be a number or a range like 0-7, got {text!r}")
-        ranks += range(int(first), int(last if dash else first) + 1)
+        some = range(int(first), int(last if dash else first) + 1)
+        if not some:
+            raise PartitionError(f"--rank {item.strip()} is an empty range: write the smaller number first")
+        ranks += some
     return sorted(set(ranks))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from tokpipe.cli.layout_options import order_option, parse_ranks, parse_weights, seed_option, weights_option
-from tokpipe.partition import Order, plan_partition, save_partition, stage_ranks
+from tokpipe.partition import Order, plan_partition, read_staged, save_partition, stage_ranks
 
 
 @click.command()
@@ -21,7 +21,7 @@ from tokpipe.partition import Order, plan_partition, save_partition, stage_ranks
 @order_option
 @click.option("--rank", "ranks", default="", metavar="R|R-R", help="Only these ranks, e.g. 3 or 0-7.")
 @click.option("--stage", type=click.Path(path_type=Path), help="Copy the shards that --rank reads here, whole and verified.")
-@click.option("--json", "as_json", is_flag=True, help="Print what partition.json holds.")
+@click.option("--json", "as_json", is_flag=True, help="Print what partition.json, or with --stage staged.json, holds.")
 def partition(
     data: Path,
     dp: int,
@@ -55,7 +55,8 @@ def partition(
             raise click.UsageError("--stage copies what some ranks read: say which with --rank.")
         entries = stage_ranks(data, stage, summary, chosen)
         num_bytes = sum(entry.bin_bytes + entry.idx_bytes for entry in entries)
-        click.echo(f"staged {len(entries):,} shards, {num_bytes:,} bytes, verified, for rank {ranks} of {dp}: {stage}")
+        text = f"staged {len(entries):,} shards, {num_bytes:,} bytes, verified, for rank {ranks} of {dp}: {stage}"
+        click.echo(json.dumps(read_staged(stage), ensure_ascii=False) if as_json else text)
         return
     path = save_partition(data, summary)
     click.echo(json.dumps(summary.as_dict(chosen), ensure_ascii=False) if as_json else summary.text(chosen))

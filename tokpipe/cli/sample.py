@@ -12,10 +12,13 @@ import click
 from tokpipe.cli.layout_options import complete_layout, order_option, parse_weights, seed_option, weights_option
 from tokpipe.shards import read_manifest
 
+MAX_STEP = 10**12
+"""Beyond any training; samples are counted in 64 bits."""
+
 
 @click.command()
 @click.argument("data", type=click.Path(path_type=Path))
-@click.option("--step", default=0, show_default=True, type=click.IntRange(min=0), help="Global step.")
+@click.option("--step", default=0, show_default=True, type=click.IntRange(0, MAX_STEP), help="Global step.")
 @click.option("--rank", default=0, show_default=True, type=click.IntRange(min=0), help="Data-parallel rank.")
 @click.option("--dp", type=click.IntRange(min=1), help="Data-parallel ranks; as in partition.json unless given.")
 @click.option("--seq-len", type=click.IntRange(min=1), help="Tokens per sample; likewise.")

@@ -84,7 +84,7 @@ def read_staged(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
     try:
         record: dict[str, Any] = json.loads(path.read_bytes())
         version = record["version"]
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, KeyError, TypeError) as error:
         raise ManifestError(f"{path}: is not the record of a staged share ({error}). Stage the share again.") from error
