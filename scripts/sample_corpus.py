@@ -16,6 +16,7 @@ import argparse
 import csv
 import gzip
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -222,8 +223,8 @@ def write_unusable(folder: Path) -> None:
     (folder.parent / "README.md").write_text("Made by scripts/sample_corpus.py. This file is not part of the corpus.\n")
 
 
-def write_corpus(out: Path, *, megabytes: float, seed: int) -> None:
-    """Write the whole folder."""
+def write_corpus(out: Path, *, megabytes: float, seed: int) -> str:
+    """Write the whole folder; returns what is in it."""
     seeds = np.random.SeedSequence(seed).spawn(len(SHARES) + 2)
     languages = {
         "en": Language("en", (".", ".", ".", ".", "?", "!", "..."), np.random.default_rng(seeds[-1])),
@@ -241,7 +242,7 @@ def write_corpus(out: Path, *, megabytes: float, seed: int) -> None:
     write_unusable(out / "hi")
     num_documents = sum(map(len, texts.values()))
     num_bytes = sum(len(t.encode()) for part in texts.values() for t in part)
-    print(f"{out}: {num_documents:,} documents, {num_bytes / 1e6:.1f} MB of text in {len(SHARES)} sources ({', '.join(SHARES)})")
+    return f"{num_documents:,} documents, {num_bytes / 1e6:.1f} MB of text in {len(SHARES)} sources ({', '.join(SHARES)})"
 
 
 def main() -> None:
@@ -252,8 +253,13 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.out.exists():
         parser.error(f"{arguments.out} exists; remove it or name another folder")
-    arguments.out.mkdir(parents=True)
-    write_corpus(arguments.out, megabytes=arguments.megabytes, seed=arguments.seed)
+    # Whole or absent: `make demo` takes a folder that is there for a corpus.
+    side = arguments.out.with_name(f".{arguments.out.name}.part")
+    shutil.rmtree(side, ignore_errors=True)
+    side.mkdir(parents=True)
+    told = write_corpus(side, megabytes=arguments.megabytes, seed=arguments.seed)
+    side.rename(arguments.out)
+    print(f"{arguments.out}: {told}")
 
 
 if __name__ == "__main__":
