@@ -19,7 +19,7 @@ OPTIONS ?=
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help venv venv-dev demo check format test test-interop test-engines test-long bench-train-tokenizer bench-loader bench-encode bench-plan demo-train train-3d bench-train bench-memory cluster-build cluster-train clean bench bench-end-to-end
+.PHONY: help venv venv-dev demo check format test test-interop test-engines test-long bench-train-tokenizer bench-loader bench-encode bench-plan bench-stages demo-train train-3d bench-train bench-memory cluster-build cluster-train clean bench bench-end-to-end
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 26
 
@@ -36,9 +36,9 @@ venv-dev: $(VENV)/.dev  ## .venv with everything the tests need
 
 demo: $(VENV)/.base  ## write a sample corpus (or take CORPUS=path), build it, verify it, show what came out
 	$(if $(CORPUS),,test -d demo/raw || $(BIN)/python scripts/sample_corpus.py demo/raw --megabytes $(MB))
-	$(BIN)/tokpipe build --corpus $(RAW) --out $(OUT)
-	$(BIN)/tokpipe verify $(OUT)
-	$(BIN)/tokpipe inspect $(OUT)
+	$(BIN)/tokpipe build --corpus "$(RAW)" --out "$(OUT)"
+	$(BIN)/tokpipe verify "$(OUT)"
+	$(BIN)/tokpipe inspect "$(OUT)"
 
 check: $(VENV)/.dev  ## formatting, lint, types
 	$(BIN)/ruff format --check .
@@ -108,9 +108,12 @@ bench-memory: $(VENV)/.base  ## build a generated 4 GB file and show the peak me
 	$(BIN)/python scripts/bench_memory.py demo/bench-memory --gigabytes 4
 
 cluster-build:  ## submit a Slurm job that builds CORPUS into OUT on many nodes
+	@test -n "$(CORPUS)" || { echo "give the text: make cluster-build CORPUS=/shared/raw OUT=/shared/data" >&2; exit 2; }
+	@test -x $(BIN)/tokpipe || { echo "no $(BIN)/tokpipe: run make venv first, or give VENV=path" >&2; exit 2; }
 	CORPUS="$(CORPUS)" OUT="$(OUT)" OPTIONS="$(OPTIONS)" TOKPIPE="$(abspath $(BIN))/tokpipe" sbatch $(SBATCH) recipes/slurm/build.sbatch
 
 cluster-train:  ## submit a Slurm job that trains RECIPE on DATA with 64 GPUs
+	@test -x $(BIN)/torchrun || { echo "no $(BIN)/torchrun: run make venv-dev first, or give VENV=path" >&2; exit 2; }
 	DATA="$(DATA)" RUN="$(RUN)" RECIPE="$(RECIPE)" OPTIONS="$(OPTIONS)" PYTHON="$(abspath $(BIN))/python" \
 	    sbatch $(SBATCH) recipes/slurm/train-64xh100.sbatch
 

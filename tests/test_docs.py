@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import click
@@ -60,3 +61,29 @@ def test_make_targets_exist(document):
 def test_every_document_is_linked_from_the_readme():
     missing = [path.name for path in (ROOT / "docs").glob("*.md") if f"docs/{path.name}" not in README]
     assert not missing
+
+
+def test_a_python_package_of_this_name_is_installed_from_the_clone():
+    """The one on PyPI is another project."""
+    for document in (*DOCUMENTS, ROOT / "recipes" / "ray" / "cluster.md"):
+        assert not re.search(r"pip install '?tokpipe", document.read_text(encoding="utf-8")), document.name
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [([], "CORPUS=/shared/raw"), (["CORPUS=x", "VENV=nowhere"], "run make venv first")],
+)
+def test_cluster_build_is_not_submitted_without_what_it_needs(given, expected):
+    done = subprocess.run(["make", "cluster-build", *given], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert expected in done.stderr
+
+
+@pytest.mark.parametrize(
+    "script", [*(ROOT / "recipes" / "slurm").glob("*.sbatch"), ROOT / "recipes" / "README.md"], ids=lambda p: p.name
+)
+def test_steps_get_the_cores_of_their_job(script):
+    """srun takes --cpus-per-task from the job no more since Slurm 22.05; only one core a task may go without saying."""
+    text = script.read_text(encoding="utf-8")
+    if "--cpus-per-task=1\n" not in text:
+        assert 'srun --cpus-per-task="$SLURM_CPUS_PER_TASK"' in text

@@ -43,7 +43,7 @@ class SlurmConfig:
     time_limit: str = "04:00:00"
     """Per array element. Two minutes before it ends the worker is told to stop cleanly."""
     memory: str = "2G"
-    """Per array element; a task stays under 1 GB."""
+    """Per array element: a process stays under 1 GB, and the one task that trains has two."""
     extra: tuple[str, ...] = ()
     """More `#SBATCH` lines, without the prefix: `--qos=low`."""
     max_parallel: int = 0
