@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -63,6 +65,22 @@ def test_stage_params_add_up_to_the_model(name, pp):
     shape = SHAPES[name]
     stages = stage_params(shape, tp=1, pp=pp)
     assert len(stages) == pp and sum(stages) == shape.num_params
+
+
+@pytest.mark.parametrize(("layers", "pp", "v"), [(6, 4, 1), (7, 4, 1), (32, 3, 1), (10, 2, 2), (11, 2, 3)])
+def test_stages_hold_the_layers_that_the_trainer_gives_them(layers, pp, v):
+    pipeline = pytest.importorskip("tokpipe.trainer.pipeline_parallel")
+    mesh = pytest.importorskip("tokpipe.trainer.mesh")
+    config = mesh.ParallelConfig(
+        pp=pp, virtual_stages=v, pipeline_schedule="interleaved" if v > 1 else "1f1b", num_micro_batches=pp
+    )
+    stages = pipeline.split_layers(layers, pp * v)
+    expected = [sum(len(stages[stage]) for stage in pipeline.stages_of_rank(rank, config)) for rank in range(pp)]
+    shape = replace(SHAPES["llama-7b"], num_layers=layers)
+    counts = list(stage_params(shape, tp=1, pp=pp, virtual_stages=v))
+    counts[0] -= shape.embedding_params
+    counts[-1] -= shape.head_params
+    assert counts == [number * shape.layer_params for number in expected]
 
 
 def test_stage_params_repeat_a_tied_embedding_on_the_last_stage():

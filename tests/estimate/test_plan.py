@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from tokpipe.estimate import SHAPES, ModelShape, complete_request, make_plan, render_plan
-from tokpipe.estimate.fit import peak_bytes
+from tokpipe.estimate import SHAPES, MicroBatch, ModelShape, complete_request, layer_bytes, make_plan, render_plan
+from tokpipe.estimate.fit import peak_bytes, stage_memory
 from tokpipe.estimate.grid import coordinate, grid_lines
 from tokpipe.estimate.numbers import count, gigabytes, rough_gigabytes, storage
 
@@ -24,10 +24,14 @@ def test_dp_is_what_the_gpus_leave():
         ({"gpus": 60, "tp": 8}, "not a multiple of tp 8 x pp 1"),
         ({"gpus": 64, "dp": 32}, "--dp 64 would use them all"),
         ({"global_batch_size": 100}, "nearest that are: 64 and 128"),
+        ({"global_batch_size": 8}, "the smallest that is: 64"),
         ({"global_batch_size": 128, "num_micro_batches": 3}, "that makes 2"),
         ({"pp": 64}, "more than the model's 32 layers"),
         ({"pp": 2, "schedule": "interleaved"}, "do not go together"),
         ({"pp": 8, "schedule": "interleaved", "virtual_stages": 2, "num_micro_batches": 12}, "multiples of pp"),
+        ({"pp": 8, "num_micro_batches": 4}, "1f1b needs at least pp 8 micro-batches"),
+        ({"tp": 8, "seq_len": 1001}, "--tp 8 does not divide --seq-len 1001"),
+        ({"tp": 64, "gpus_per_node": 64}, "--tp 64 does not divide the 32 key and value heads"),
         ({"gpus": 0}, "at least 1"),
         ({"micro_batch_size": 0}, "at least 1"),
         ({"seq_len": 0}, "must be positive"),
@@ -77,6 +81,27 @@ def test_pipelined_zero_keeps_whole_gradients_while_a_step_runs():
     plain = complete_request(LLAMA, gpus=16, pp=2, zero=1, num_micro_batches=8)
     sharded = complete_request(LLAMA, gpus=16, pp=2, zero=2, num_micro_batches=8)
     assert peak_bytes(sharded, "none") == peak_bytes(plain, "none")
+
+
+def test_pipelined_zero_3_keeps_the_gathered_parameters_too():
+    """As `tests/trainer/test_pipeline_parallel.py` counts: whole parameters beside the shards, and whole gradients."""
+    request = complete_request(LLAMA, gpus=16, pp=2, zero=3, num_micro_batches=8)
+    stage = stage_memory(request, "none")[0]
+    assert stage.state == stage.num_params * (2 + 2 / 8 + 2 + 12 / 8)
+    assert "parameters that ZeRO-3 gathers" in render_plan(make_plan(request))
+
+
+def test_recomputation_needs_one_whole_layer_at_a_time():
+    request = complete_request(LLAMA, zero=1, micro_batch_size=16)
+    batch = MicroBatch(seq_len=2048, size=16)
+    kept, whole = layer_bytes(LLAMA, batch, "full"), layer_bytes(LLAMA, batch, "none")
+    assert stage_memory(request, "full")[0].activations == 32 * kept + (whole - kept)
+    assert stage_memory(request, "none")[0].activations == 32 * whole
+
+
+def test_suggested_pipelines_are_filled():
+    plan = make_plan(complete_request(SHAPES["llama-70b"], gpus=64, tp=8, global_batch_size=8))
+    assert plan.suggestions and all(8 // s.dp >= s.pp for s in plan.suggestions)
 
 
 def test_plan_of_a_pipeline_shows_stages_and_schedules():

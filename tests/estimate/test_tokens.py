@@ -49,6 +49,23 @@ def test_mfu_of_half_the_peak():
     assert mfu(989e12 / each / 2, flops_each=each, num_gpus=1, peak=989e12) == pytest.approx(0.5)
 
 
+@pytest.mark.parametrize(
+    ("zero", "pp", "passes", "remark"),
+    [
+        (0, 1, 2, "gradients add up over micro-batches, and travel once"),
+        (1, 1, 2, "the same"),
+        (2, 1, 5, "reduce-scatter after each, all-gather once (tests/trainer/test_zero.py counts them)"),
+        (3, 1, 12, "gather twice and reduce-scatter for each"),
+        (2, 2, 2, "a pipeline reduces once"),
+        (3, 2, 6, "gathered for 4 forward passes and once for the backward passes, reduced once"),
+    ],
+)
+def test_micro_batches_make_zero_2_and_3_move_more(zero, pp, passes, remark):
+    traffic = data_parallel_traffic(64.0, dp=64, zero=zero, pp=pp, num_micro_batches=4)
+    assert (traffic.operations, traffic.bytes_per_step) == (passes, passes * 2 * 63), remark
+    assert ("4 micro-batches" in traffic.what) == (passes > 3)
+
+
 @pytest.mark.parametrize(("zero", "passes"), [(0, 2), (1, 2), (2, 2), (3, 3)])
 def test_zero_3_moves_half_as_much_again(zero, passes):
     assert data_parallel_traffic(64.0, dp=64, zero=zero).bytes_per_step == passes * 2 * 63

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import replace
 from typing import Any
@@ -30,8 +31,8 @@ class Amount(click.ParamType):  # type: ignore[type-arg]  # generic since click 
         if match is None or match[2].upper() not in self.units:
             self.fail(f"{value!r} is not a number with one of the units {', '.join(u for u in self.units if u)}", param, ctx)
         amount = float(match[1].replace("_", "")) * self.units[match[2].upper()]
-        if amount <= 0:
-            self.fail(f"{value!r} must be positive", param, ctx)
+        if not 0 < amount < math.inf:
+            self.fail(f"{value!r} must be positive and finite", param, ctx)
         return amount
 
 
@@ -113,19 +114,19 @@ def _shape(
     given = [name for name, value in own.items() if value is not None]
     if given and shape:
         raise ValueError(f"give --shape or {', '.join(given)}, not both")
-    if layers and hidden and heads:
+    if layers is not None and hidden is not None and heads is not None:
         made = ModelShape(
             name="own shape",
             num_layers=layers,
             hidden_size=hidden,
             num_heads=heads,
-            num_kv_heads=kv_heads or heads,
-            ffn_size=ffn or llama_ffn_size(hidden),
-            vocab_size=vocab_size or 32_000,
+            num_kv_heads=heads if kv_heads is None else kv_heads,
+            ffn_size=llama_ffn_size(hidden) if ffn is None else ffn,
+            vocab_size=32_000 if vocab_size is None else vocab_size,
         )
         return made, ()
     if given:
-        missing = [name for name, value in own.items() if not value]
+        missing = [name for name, value in own.items() if value is None]
         raise ValueError(f"a shape of your own also needs {', '.join(missing)}")
     if shape is None and params is None:
         raise ValueError(f"give --params, --shape ({', '.join(SHAPES)}) or --layers --hidden --heads")
@@ -133,8 +134,8 @@ def _shape(
     notes = () if shape else (f"--params alone: the nearest published shape, {found.name}, is used for everything but the state",)
     changed = replace(
         found,
-        num_kv_heads=kv_heads or found.num_kv_heads,
-        ffn_size=ffn or found.ffn_size,
-        vocab_size=vocab_size or found.vocab_size,
+        num_kv_heads=found.num_kv_heads if kv_heads is None else kv_heads,
+        ffn_size=found.ffn_size if ffn is None else ffn,
+        vocab_size=found.vocab_size if vocab_size is None else vocab_size,
     )
     return changed, notes

@@ -9,6 +9,7 @@ from tokpipe.estimate.activations import (
 )
 from tokpipe.estimate.bubble import bubble_over_ideal, bubble_share, in_flight
 from tokpipe.estimate.compute import flops_per_token, mfu, peak_flops
+from tokpipe.estimate.grid import layers_per_stage
 from tokpipe.estimate.memory import ModelState, stage_params, zero_state
 from tokpipe.estimate.plan import Plan, make_plan
 from tokpipe.estimate.render import render_plan
@@ -31,6 +32,7 @@ __all__ = [
     "flops_per_token",
     "in_flight",
     "layer_bytes",
+    "layers_per_stage",
     "llama_ffn_size",
     "llama_layer_bytes",
     "logits_bytes",

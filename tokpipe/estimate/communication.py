@@ -25,25 +25,35 @@ class AxisTraffic:
     what: str
 
 
-def data_parallel_traffic(num_params: float, *, dp: int, zero: int) -> AxisTraffic:
+def data_parallel_traffic(num_params: float, *, dp: int, zero: int, pp: int = 1, num_micro_batches: int = 1) -> AxisTraffic:
     """Gradients, and under ZeRO-3 parameters too, of the `num_params` parameters that one rank's replica share holds.
 
     In units of the parameter count (times 2 bytes): plain data parallelism 2 (an all-reduce), ZeRO-1 and 2 also 2 (reduce-scatter
     the gradients, all-gather the parameters), ZeRO-3 3 (gather for forward, gather for backward, reduce-scatter).
+
+    That is with one micro-batch. With m, ZeRO-2 reduce-scatters after each (m + 1: it may not keep whole gradients) and ZeRO-3
+    does everything again (3 m). A pipeline reduces once a step; there ZeRO-3 gathers for every forward pass and once for the
+    backward passes (m + 2).
+
+    Example:
+        `data_parallel_traffic(1e9, dp=64, zero=3, num_micro_batches=32).operations == 96`
     """
-    passes = 3 if zero == 3 else 2
+    m = num_micro_batches
+    passes = 2 if zero < 2 else (m + 1 if zero == 2 else 3 * m) if pp == 1 else (2 if zero == 2 else m + 2)
     what = {
         0: "one gradient all-reduce",
         1: "gradient reduce-scatter + parameter all-gather: as much as the all-reduce",
         2: "gradient reduce-scatter + parameter all-gather: as much as the all-reduce",
         3: "parameter all-gather in forward and in backward + gradient reduce-scatter: half as much again",
     }[zero]
+    if passes > 3:
+        what += f"; with {m} micro-batches {passes} passes over the parameters, not {3 if zero == 3 else 2}"
     return AxisTraffic(
         axis="dp",
         ranks=dp,
         bytes_per_step=passes * 2 * num_params * (dp - 1) / dp,
         operations=passes if dp > 1 else 0,
-        tier="any: once a step, hidden behind the backward pass"
+        tier=f"any: {'once a step' if passes == 2 else 'every micro-batch'}, hidden behind the backward pass"
         if zero < 3
         else "fast: on the path of every layer, best within a node",
         what=what,

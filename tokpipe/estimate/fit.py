@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from tokpipe.estimate.activations import RECOMPUTE, MicroBatch, Recompute, layer_bytes, logits_bytes
 from tokpipe.estimate.bubble import bubble_over_ideal, in_flight
-from tokpipe.estimate.memory import stage_params, zero_state
+from tokpipe.estimate.memory import PARAM_BYTES, rank_layers, stage_params, zero_state
 from tokpipe.estimate.request import PlanRequest, resolve_batch
 
 RESERVE = 0.06
@@ -47,23 +47,26 @@ class Suggestion:
 def stage_memory(request: PlanRequest, recompute: Recompute) -> tuple[StageMemory, ...]:
     """Memory of each pipeline stage; the fused attention of the shape's block, exact parameter counts.
 
-    With a pipeline, ZeRO-2 and 3 keep whole gradients while a step runs: micro-batches accumulate before they are reduced.
+    With a pipeline, ZeRO-2 and 3 keep whole gradients while a step runs: micro-batches accumulate before they are reduced; and
+    ZeRO-3 the gathered parameters, beside the shards. With recomputation, the activations of one layer come back at a time.
     """
     batch = MicroBatch(seq_len=request.seq_len, size=request.micro_batch_size, tp=request.tp)
     per_layer = layer_bytes(request.shape, batch, recompute)
-    params = stage_params(request.shape, tp=request.tp, pp=request.pp)
-    base, more = divmod(request.shape.num_layers, request.pp)
+    again = layer_bytes(request.shape, batch, "none") - per_layer
+    params = stage_params(request.shape, tp=request.tp, pp=request.pp, virtual_stages=request.virtual_stages)
+    layers = rank_layers(request.shape.num_layers, pp=request.pp, virtual_stages=request.virtual_stages)
     stages = []
     for stage, count in enumerate(params):
         state = zero_state(count, dp=request.dp, zero=request.zero)
+        gathered = PARAM_BYTES * count if request.pp > 1 and request.zero == 3 and request.dp > 1 else 0
         grads = max(state.grads, 2.0 * count) if request.pp > 1 else state.grads
         flight = in_flight(request.schedule, stage=stage, p=request.pp, m=request.num_micro_batches, v=request.virtual_stages)
         stages.append(
             StageMemory(
                 stage=stage,
                 num_params=count,
-                state=state.params + grads + state.optimizer,
-                activations=flight * (base + (stage < more)) * per_layer,
+                state=state.params + gathered + grads + state.optimizer,
+                activations=flight * layers[stage] * per_layer + again,
                 logits=logits_bytes(request.shape, batch) if stage == request.pp - 1 else 0.0,
             )
         )
@@ -81,7 +84,9 @@ def fits(request: PlanRequest, recompute: Recompute) -> bool:
 
 
 def _candidates(request: PlanRequest) -> list[tuple[int, int]]:
-    tps = [t for t in (1, 2, 4, 8, 16) if request.gpus_per_node % t == 0 and request.shape.num_kv_heads % t == 0]
+    tps = [
+        t for t in (1, 2, 4, 8, 16) if not (request.gpus_per_node % t or request.shape.num_kv_heads % t or request.seq_len % t)
+    ]
     pps = [p for p in (1, 2, 4, 8, 16, 32) if request.shape.num_layers % p == 0]
     return [(t, p) for t in tps for p in pps if request.gpus % (t * p) == 0]
 
@@ -106,6 +111,8 @@ def suggest_layouts(request: PlanRequest, *, limit: int = 5) -> tuple[Suggestion
         batch, count, _ = resolve_batch(
             dp=dp, micro_batch_size=request.micro_batch_size, global_batch_size=batch, num_micro_batches=None, default=batch
         )
+        if count < pp:
+            continue  # 1F1B would not fill the pipeline; the trainer refuses it.
         for zero in (0, 1, 2, 3) if pp == 1 else (0, 1):
             layout = replace(request, tp=tp, pp=pp, dp=dp, zero=zero, num_micro_batches=count, schedule="1f1b", virtual_stages=1)
             fitting = next((r for r in RECOMPUTE if fits(layout, r)), None)

@@ -14,6 +14,22 @@ def coordinate(rank: int, *, dp: int, tp: int) -> tuple[int, int, int]:
     return rank // (dp * tp), rank // tp % dp, rank % tp
 
 
+def layers_per_stage(num_layers: int, num_stages: int) -> tuple[int, ...]:
+    """Layers of each stage; those left over go to the middle, as the first stage has the embedding and the last the head.
+
+    Example:
+        `layers_per_stage(6, 4) == (1, 2, 2, 1)`
+
+    Raises:
+        ValueError: if a stage would stay empty.
+    """
+    if not 1 <= num_stages <= num_layers:
+        raise ValueError(f"{num_layers} layers cannot fill {num_stages} pipeline stages")
+    each, left = divmod(num_layers, num_stages)
+    first = (num_stages - left) // 2
+    return tuple(each + (first <= stage < first + left) for stage in range(num_stages))
+
+
 def grid_lines(*, dp: int, tp: int, pp: int, gpus_per_node: int = 8, max_rows: int = 16) -> list[str]:
     """The grid as text: one line per pipeline stage and replica, the tensor-parallel ranks in a row.
 

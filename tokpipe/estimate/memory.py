@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tokpipe.estimate.grid import layers_per_stage
 from tokpipe.estimate.shapes import ModelShape
 
 PARAM_BYTES = 2
@@ -53,19 +54,26 @@ def zero_state(num_params: float, *, dp: int, zero: int, grad_bytes: int = GRAD_
     )
 
 
-def stage_params(shape: ModelShape, *, tp: int, pp: int) -> tuple[int, ...]:
-    """Parameters one tensor-parallel rank of each pipeline stage holds, the embedding first and the head last.
-
-    Layers that do not divide go to the earlier stages, one each. Norm weights are counted as split; they are replicated, and
-    too few to matter.
+def rank_layers(num_layers: int, *, pp: int, virtual_stages: int = 1) -> tuple[int, ...]:
+    """Layers that each pipeline rank holds, over its virtual stages (rank r has stages r, r + pp, ...).
 
     Raises:
         ValueError: if there are more stages than layers.
     """
-    if not 1 <= pp <= shape.num_layers:
-        raise ValueError(f"pp must be between 1 and the {shape.num_layers} layers, got {pp}")
-    base, more = divmod(shape.num_layers, pp)
-    counts = [(base + (stage < more)) * shape.layer_params for stage in range(pp)]
+    sizes = layers_per_stage(num_layers, pp * virtual_stages)
+    return tuple(sum(sizes[rank::pp]) for rank in range(pp))
+
+
+def stage_params(shape: ModelShape, *, tp: int, pp: int, virtual_stages: int = 1) -> tuple[int, ...]:
+    """Parameters one tensor-parallel rank of each pipeline rank holds, the embedding first and the head last.
+
+    Layers that do not divide go where the trainer puts them. Norm weights are counted as split; they are replicated, and too few
+    to matter.
+
+    Raises:
+        ValueError: if there are more stages than layers.
+    """
+    counts = [layers * shape.layer_params for layers in rank_layers(shape.num_layers, pp=pp, virtual_stages=virtual_stages)]
     counts[0] += shape.embedding_params
     counts[-1] += shape.head_params
     if shape.block == "gpt" and pp > 1:

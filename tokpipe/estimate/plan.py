@@ -110,7 +110,7 @@ def make_plan(request: PlanRequest) -> Plan:
         reserve=RESERVE,
         state=tuple(_state_row(request, zero) for zero in range(4)),
         activations=tuple(_activation_row(request, recompute) for recompute in RECOMPUTE),
-        stage_params=stage_params(request.shape, tp=request.tp, pp=request.pp),
+        stage_params=_stage_params(request),
         bubble=_bubble_rows(request),
         tokens=_token_budget(request),
         traffic=_traffic(request),
@@ -118,10 +118,14 @@ def make_plan(request: PlanRequest) -> Plan:
     )
 
 
+def _stage_params(request: PlanRequest) -> tuple[int, ...]:
+    return stage_params(request.shape, tp=request.tp, pp=request.pp, virtual_stages=request.virtual_stages)
+
+
 def _state_row(request: PlanRequest, zero: int) -> StateRow:
     replicas = request.dp
     per_rank = request.num_params / (request.tp * request.pp)
-    heaviest = max(stage_params(request.shape, tp=request.tp, pp=request.pp))
+    heaviest = max(_stage_params(request))
     return StateRow(
         zero=zero,
         plain=zero_state(request.num_params, dp=request.gpus, zero=zero).total,
@@ -188,7 +192,7 @@ def _token_budget(request: PlanRequest) -> TokenBudget:
 
 
 def _traffic(request: PlanRequest) -> tuple[AxisTraffic, ...]:
-    heaviest = max(stage_params(request.shape, tp=request.tp, pp=request.pp))
+    heaviest = max(_stage_params(request))
     return (
         tensor_parallel_traffic(
             request.shape,
@@ -198,7 +202,9 @@ def _traffic(request: PlanRequest) -> tuple[AxisTraffic, ...]:
             micro_batch_size=request.micro_batch_size,
             num_micro_batches=request.num_micro_batches,
         ),
-        data_parallel_traffic(heaviest, dp=request.dp, zero=request.zero),
+        data_parallel_traffic(
+            heaviest, dp=request.dp, zero=request.zero, pp=request.pp, num_micro_batches=request.num_micro_batches
+        ),
         pipeline_traffic(
             request.shape,
             pp=request.pp,

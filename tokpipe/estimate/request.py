@@ -90,7 +90,7 @@ def resolve_batch(
     if global_batch_size % one:
         raise ValueError(
             f"--global-batch-size {global_batch_size} is not a multiple of dp {dp} x micro-batch {micro_batch_size} = {one}; "
-            f"the nearest that are: {max(1, global_batch_size // one) * one} and {(global_batch_size // one + 1) * one}"
+            f"{_nearest(global_batch_size, one)}"
         )
     count = global_batch_size // one
     if num_micro_batches is not None and num_micro_batches != count:
@@ -99,6 +99,11 @@ def resolve_batch(
             f"micro-batches of {micro_batch_size} that makes {count}. Give one of the two."
         )
     return global_batch_size, count, ""
+
+
+def _nearest(size: int, one: int) -> str:
+    below = size // one * one
+    return f"the nearest that are: {below} and {below + one}" if below else f"the smallest that is: {one}"
 
 
 def complete_request(
@@ -134,6 +139,12 @@ def complete_request(
         raise ValueError(
             f"the schedule {schedule} and {virtual_stages} virtual stages do not go together: interleaved has 2 or more"
         )
+    if shape.num_kv_heads % tp:
+        raise ValueError(
+            f"--tp {tp} does not divide the {shape.num_kv_heads} key and value heads: a head would be split over ranks"
+        )
+    if seq_len % tp:
+        raise ValueError(f"--tp {tp} does not divide --seq-len {seq_len}: sequence parallel could not cut it")
     if seq_len < 1 or gpu_bytes <= 0:
         raise ValueError(f"--seq-len and --gpu-memory must be positive, got {seq_len} and {gpu_bytes:g} bytes")
     batch, micro_batches, note = resolve_batch(
@@ -144,6 +155,11 @@ def complete_request(
         default=default_global_batch_size,
     )
     params = num_params or shape.called_params
+    if schedule == "1f1b" and micro_batches < pp:
+        raise ValueError(
+            f"1f1b needs at least pp {pp} micro-batches to fill the pipeline, and the batch makes {micro_batches}; "
+            "raise --micro-batches or --global-batch-size, or take --schedule gpipe"
+        )
     if schedule == "interleaved" and micro_batches % pp:
         raise ValueError(f"the interleaved schedule needs micro-batches in multiples of pp: {micro_batches} over {pp} stages")
     return PlanRequest(

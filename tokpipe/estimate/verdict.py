@@ -25,7 +25,8 @@ def verdict_lines(plan: Plan) -> list[str]:
         )
     if request.pp > 1 and request.zero >= 2:
         lines.append(
-            "With a pipeline, gradients stay whole until the last micro-batch: ZeRO-2 and 3 shard them only between steps."
+            "With a pipeline, gradients stay whole until the last micro-batch: ZeRO-2 and 3 shard them only between steps"
+            + ("; so do the parameters that ZeRO-3 gathers." if request.zero == 3 else ".")
         )
     return [*lines, *_data_parallel_lesson(plan), *_advice(plan)]
 

@@ -219,7 +219,7 @@ def describe_mesh(config: ParallelConfig) -> str:
         "dp": {0: "gradients (all-reduce)", 3: "parameters twice, gradients once, block by block"}.get(
             config.zero_stage, "gradients (reduce-scatter), parameters (all-gather)"
         )
-        + ", once a step",
+        + (", every micro-batch" if config.zero_stage == 3 or (config.zero_stage == 2 and config.pp == 1) else ", once a step"),
         "tp": "activations, in every layer, forward and backward",
     }
     strides = {"tp": 1, "dp": config.tp, "pp": config.tp * config.dp}

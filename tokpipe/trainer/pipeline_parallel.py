@@ -25,6 +25,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, PipelineScheduleSingle
 
 from tokpipe.errors import LayoutError
+from tokpipe.estimate import layers_per_stage
 from tokpipe.trainer.mesh import ParallelConfig, check_sequence
 from tokpipe.trainer.model import ModelConfig, Transformer
 
@@ -43,9 +44,7 @@ def split_layers(num_layers: int, num_stages: int) -> list[range]:
     """
     if num_layers < num_stages:
         raise LayoutError(f"{num_layers} layers cannot fill {num_stages} pipeline stages (pp * virtual_stages)")
-    each, left = divmod(num_layers, num_stages)
-    first = (num_stages - left) // 2
-    sizes = [each + (first <= stage < first + left) for stage in range(num_stages)]
+    sizes = layers_per_stage(num_layers, num_stages)
     starts = [sum(sizes[:stage]) for stage in range(num_stages)]
     return [range(start, start + size) for start, size in zip(starts, sizes, strict=True)]
 
