@@ -28,6 +28,9 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "export": ("tokpipe.cli.export", "export", "Export a checkpoint for Hugging Face transformers."),
 }
 
+# Packages that a command may need at once, and the extra that has them; the others are asked for where they are used.
+EXTRAS = {"torch": "train", "safetensors": "train", "matplotlib": "train"}
+
 
 class LazyGroup(click.Group):
     """A group whose commands are imported on use."""
@@ -76,6 +79,17 @@ def main() -> None:
         sys.exit(1)
     except TokpipeError as error:
         click.echo(f"Error: {error}", err=True)
+        sys.exit(1)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRAS:
+            raise
+        command = next((word for word in sys.argv[1:] if word in COMMANDS), "")
+        click.echo(
+            f"Error: tokpipe {command} needs {package}, which is not installed. Install the extra: "
+            f"pip install 'tokpipe[{EXTRAS[package]}]'",
+            err=True,
+        )
         sys.exit(1)
     except BrokenPipeError:
         # The reader of our output went away (`| head`). Python would complain again while it flushes at exit.
