@@ -119,6 +119,31 @@ def test_two_builds_on_one_machine_are_kept_apart(store):
         pass
 
 
+def test_what_the_libraries_raise_becomes_an_error_that_says_where(store, monkeypatch):
+    """botocore's errors, such as absent credentials, are not even OSErrors."""
+
+    class NoCredentialsError(Exception):
+        pass
+
+    def fail(*arguments, **options):
+        raise NoCredentialsError("Unable to locate credentials")
+
+    for call in ("info", "cat_file", "pipe_file", "find", "rm_file"):
+        monkeypatch.setattr(store.filesystem, call, fail)
+    asks = [
+        lambda: store.exists("a.json"),
+        lambda: store.read("a.json"),
+        lambda: store.write("a.json", b""),
+        lambda: store.put_receipt("a.json", b""),
+        lambda: store.names("a.json"),
+        lambda: store.remove("a.json"),
+        lambda: store.local("a.json"),
+    ]
+    for ask in asks:
+        with pytest.raises(BuildError, match=r"data/a\.json: NoCredentialsError: Unable .* your credentials"):
+            ask()
+
+
 def test_an_object_that_arrives_short_is_an_error(store, tmp_path, monkeypatch):
     source = tmp_path / "file"
     source.write_bytes(b"0123456789")

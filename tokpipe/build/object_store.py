@@ -27,7 +27,7 @@ import xxhash
 
 from tokpipe.build.lock import hold_lock
 from tokpipe.build.scratch import ScratchFolders
-from tokpipe.errors import BuildError, MissingExtraError
+from tokpipe.errors import BuildError, MissingExtraError, TokpipeError
 from tokpipe.urls import refuse_credentials
 
 log = logging.getLogger(__name__)
@@ -82,6 +82,23 @@ class ObjectStore:
         """The fsspec filesystem."""
         return self._remote[0]
 
+    def _ask(self, call: str, name: str, *arguments: Any, **options: Any) -> Any:
+        """Call the filesystem about a name.
+
+        Raises:
+            FileNotFoundError, FileExistsError: as the filesystem does.
+            BuildError: for all else, whatever the libraries behind fsspec raise.
+        """
+        try:
+            return getattr(self.filesystem, call)(self.key(name), *arguments, **options)
+        except (FileNotFoundError, FileExistsError, TokpipeError):
+            raise
+        except Exception as error:
+            raise BuildError(
+                f"{self.out}/{name}: {type(error).__name__}: {error}. Check the URL, the network and your credentials, "
+                "then run the same command again: what is done stays done."
+            ) from error
+
     def key(self, name: str) -> str:
         """The filesystem's path of a name."""
         return f"{self._remote[1]}/{name}" if name not in ("", ".") else self._remote[1]
@@ -93,23 +110,23 @@ class ObjectStore:
     def num_bytes(self, name: str) -> int:
         """Size of an object; -1 if it is not there."""
         try:
-            return int(self.filesystem.info(self.key(name))["size"])
+            return int(self._ask("info", name)["size"])
         except FileNotFoundError:
             return -1
 
     def read(self, name: str) -> bytes:
         """A small object's bytes."""
-        data: bytes = self.filesystem.cat_file(self.key(name))
+        data: bytes = self._ask("cat_file", name)
         return data
 
     def write(self, name: str, data: bytes) -> None:
         """One PUT: an object is replaced whole."""
-        self.filesystem.pipe_file(self.key(name), data)
+        self._ask("pipe_file", name, data)
 
     def put_receipt(self, name: str, data: bytes) -> bytes:
         """PUT with if-none-match: of two attempts, the second gets the first one's receipt."""
         try:
-            self.filesystem.pipe_file(self.key(name), data, mode="create")
+            self._ask("pipe_file", name, data, mode="create")
         except FileExistsError:
             return self.read(name)
         return data
@@ -118,22 +135,22 @@ class ObjectStore:
         """Names of all objects below a folder, sorted."""
         start = len(self._remote[1]) + 1
         try:
-            return sorted(str(path)[start:] for path in self.filesystem.find(self.key(folder)))
+            return sorted(str(path)[start:] for path in self._ask("find", folder))
         except FileNotFoundError:
             return []
 
     def remove(self, name: str) -> None:
         """Remove an object; not there is fine."""
         with contextlib.suppress(FileNotFoundError):
-            self.filesystem.rm_file(self.key(name))
+            self._ask("rm_file", name)
 
     def local(self, name: str) -> Path:
         """A copy in the cache: of an object, or of the objects directly inside a folder. Copied again if the object changed."""
-        if name not in ("", ".") and self.exists(name) and self.filesystem.isfile(self.key(name)):
+        if name not in ("", ".") and self.exists(name) and self._ask("isfile", name):
             self._fetch(name)
         else:
             prefix = "" if name in ("", ".") else f"{name.rstrip('/')}/"
-            listing = self.filesystem.ls(self.key(name), detail=True)
+            listing = self._ask("ls", name, detail=True)
             inside = [prefix + str(entry["name"]).rpartition("/")[2] for entry in listing if entry["type"] == "file"]
             for file in inside:
                 self._fetch(file)
@@ -146,13 +163,13 @@ class ObjectStore:
     def _fetch(self, name: str) -> None:
         target = self.scratch / "cache" / name
         note = target.with_name(f".{target.name}.stamp")
-        info = self.filesystem.info(self.key(name))
+        info = self._ask("info", name)
         stamp = json.dumps([info["size"], str(info.get("ETag", "")), str(info.get("LastModified", info.get("created", "")))])
         if target.exists() and note.exists() and note.read_text() == stamp:
             return
         target.parent.mkdir(parents=True, exist_ok=True)
         side = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-        self.filesystem.get_file(self.key(name), str(side))
+        self._ask("get_file", name, str(side))
         side.replace(target)
         note.write_text(stamp)
 
