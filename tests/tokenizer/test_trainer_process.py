@@ -59,6 +59,12 @@ def test_a_trainer_that_gets_nothing_ends():
     assert started and gone(started[-1])
 
 
+def test_ctrl_c_does_not_reach_the_trainer():
+    # Not even while it starts, when it would print a traceback: a terminal interrupts one process group.
+    with TrainerProcess():
+        assert os.getpgid(children()[-1]) != os.getpgid(0)
+
+
 def test_how_lines_are_grouped_changes_nothing():
     whole = b"".join(row + b"\n" for row in ROWS)
     assert train_apart([whole[:7], whole[7:]], OPTIONS) == train(ROWS, OPTIONS)

@@ -59,7 +59,8 @@ class TrainerProcess:
 
     def __init__(self) -> None:
         command = [sys.executable, "-P", __file__, str(os.getpid())]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        # In a process group of its own: Ctrl-C is the parent's, which ends this process itself.
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0)
 
     def __enter__(self) -> TrainerProcess:
         return self
@@ -118,7 +119,6 @@ def _malloc_leanly() -> None:
 
 def main(parent: str) -> int:
     """Entry of the child process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's; it ends this process itself
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(parent):
