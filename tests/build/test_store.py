@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import subprocess
 import sys
@@ -86,6 +87,23 @@ def test_the_next_attempt_at_a_task_removes_dead_ones_and_no_others(store):
         assert len(store.dead_attempts("tokenize-00002")) == 0
     assert len(store.dead_attempts()) == 2
     store.remove_dead_attempts()
+    assert store.names(ATTEMPTS) == []
+
+
+def test_an_attempt_that_is_only_just_beginning_is_not_taken_for_a_dead_one(store, monkeypatch):
+    real, looks = fcntl.flock, []
+
+    def look_first(file, operation):
+        if not looks:
+            looks.append(file)
+            LocalStore(store.out).remove_dead_attempts()  # another attempt at the task, between opening the lock and holding it
+        real(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", look_first)
+    with store.attempt("tokenize-00001") as attempt:
+        assert looks and store.dead_attempts() == []
+        store.remove_dead_attempts()
+        attempt.path("x").write_bytes(b"")
     assert store.names(ATTEMPTS) == []
 
 

@@ -23,9 +23,11 @@ class ScratchFolders:
         self.remove_dead(label)
         folder = self.root / f"{label}.{secrets.token_hex(4)}"
         lock = folder.with_name(f"{folder.name}.lock")
-        with hold_lock(lock, str(folder)):
+        unseen = lock.with_name(f".{lock.name}")
+        with hold_lock(unseen, str(folder)):
+            unseen.rename(lock)  # so that nobody ever finds it before it is held, and takes it for that of a dead attempt
             try:
-                folder.mkdir(parents=True)
+                folder.mkdir()
                 yield folder
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -33,7 +35,8 @@ class ScratchFolders:
 
     def dead(self, label: str = "*") -> list[Path]:
         """Folders whose lock nobody holds. Each comes before its lock, so that a removal that is cut short is found again."""
-        stems = sorted({path.name.removesuffix(".lock") for path in self.root.glob(f"{label}.????????*")})
+        names = [path.name for path in self.root.glob(f"{label}.????????*") if not path.name.startswith(".")]
+        stems = sorted({name.removesuffix(".lock") for name in names})
         unheld = [stem for stem in stems if not (self.root / f"{stem}.lock").exists() or not is_held(self.root / f"{stem}.lock")]
         paths = [self.root / f"{stem}{suffix}" for stem in unheld for suffix in ("", ".lock")]
         return [path for path in paths if path.exists()]
