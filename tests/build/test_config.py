@@ -68,6 +68,7 @@ def test_differences_name_old_and_new():
     [
         {"validation": 1.0},
         {"validation": -0.1},
+        {"out": ""},
         {"max_rejects": 2},
         {"self_check": -1},
         {"count_fraction": 1.5},

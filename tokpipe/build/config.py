@@ -68,6 +68,8 @@ class BuildConfig:
     """The layout written at the end."""
 
     def __post_init__(self) -> None:
+        if not self.out:
+            raise ValueError("out must name a folder or a URL, got an empty string")
         refuse_credentials(self.out)
         for name, value in (("corpus", self.corpus.corpus), ("out", self.out), ("tokenizer", self.tokenizer)):
             if value and not is_utf8(absolute(value)):
