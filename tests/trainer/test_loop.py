@@ -3,11 +3,13 @@ from __future__ import annotations
 import json
 import logging
 import math
+import shlex
 
 import pytest
 import torch
 from trainings import EOS, config_for, write_dataset
 
+from tokpipe.cli.layout_options import parse_weights
 from tokpipe.errors import LayoutError, TrainerError
 from tokpipe.shards import TokenizerEntry
 from tokpipe.trainer import Launch, describe, run_training
@@ -146,6 +148,9 @@ def test_sample_command_gives_every_option(data, tmp_path):
     assert sample_command(config, step=7, dp_rank=0) == (
         "tokpipe sample my-data --step 7 --rank 0 --dp 1 --seq-len 16 --global-batch-size 16 --seed 5 --weights hi=0.75,en=0.25"
     )
+    odd = sample_command(config_for(tmp_path, "my data", data={"weights": {"hi": 1 / 3, "en": 2 / 3}}), step=7, dp_rank=0)
+    given = shlex.split(odd)
+    assert given[2] == "my data" and parse_weights(given[-1]) == {"hi": 1 / 3, "en": 2 / 3}
 
 
 @pytest.mark.gpu

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -184,10 +185,11 @@ class TrainingLoop:
 def sample_command(config: TrainConfig, *, step: int, dp_rank: int) -> str:
     """The `tokpipe sample` command line that shows what one replica read at a step."""
     data = config.data
-    weights = ",".join(f"{name}={weight:g}" for name, weight in data.weights.items())
+    weights = ",".join(f"{name}={weight!r}" for name, weight in data.weights.items())
     return (
-        f"tokpipe sample {data.path} --step {step} --rank {dp_rank} --dp {config.parallel.dp} --seq-len {data.seq_len} "
-        f"--global-batch-size {data.global_batch_size} --seed {config.run.seed}" + (f" --weights {weights}" if weights else "")
+        f"tokpipe sample {shlex.quote(data.path)} --step {step} --rank {dp_rank} --dp {config.parallel.dp} --seq-len {data.seq_len} "
+        f"--global-batch-size {data.global_batch_size} --seed {config.run.seed}"
+        + (f" --weights {shlex.quote(weights)}" if weights else "")
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import resource
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -128,7 +129,7 @@ def memory_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     pages = int(Path("/proc/self/statm").read_text().split()[1]) if Path("/proc/self/statm").exists() else 0
-    return pages * 4096
+    return pages * resource.getpagesize()
 
 
 class Metrics:
