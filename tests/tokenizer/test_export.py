@@ -175,3 +175,19 @@ def test_equal_scores_are_refused(tmp_path):
     (tmp_path / "tokenizer.model").write_bytes(proto.SerializeToString())
     with pytest.raises(TokenizerError, match="same score"):
         export_hugging_face(tmp_path, tmp_path / "out")
+
+
+def test_pieces_that_only_sentencepiece_can_reach_are_refused(tmp_path):
+    proto = sentencepiece_model_pb2.ModelProto.FromString((other_model(tmp_path) / "tokenizer.model").read_bytes())
+    next(one for one in proto.pieces if one.piece == "m").piece = "M"
+    (tmp_path / "tokenizer.model").write_bytes(proto.SerializeToString())
+    with pytest.raises(TokenizerError, match="holds 'm', which is no piece itself"):
+        export_hugging_face(tmp_path, tmp_path / "out")
+
+
+def test_the_null_character_as_a_piece_is_refused(tmp_path):
+    proto = sentencepiece_model_pb2.ModelProto.FromString((other_model(tmp_path) / "tokenizer.model").read_bytes())
+    proto.pieces.add(piece="\0", score=-999.0)
+    (tmp_path / "tokenizer.model").write_bytes(proto.SerializeToString())
+    with pytest.raises(TokenizerError, match="exported exactly.*null character"):
+        export_hugging_face(tmp_path, tmp_path / "out")

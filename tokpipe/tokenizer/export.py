@@ -66,7 +66,7 @@ def _obstacle(vocabulary: Vocabulary, rules: Mapping[str, str]) -> str | None:
     if not set(vocabulary.types.tolist()) <= {NORMAL, UNKNOWN, CONTROL, BYTE}:
         kind = "user-defined" if USER_DEFINED in vocabulary.types else "unused"
         return f"it has {kind} pieces"
-    return _tie(vocabulary)
+    return _tie(vocabulary) or _unspelled(vocabulary)
 
 
 def _tie(vocabulary: Vocabulary) -> str | None:
@@ -77,6 +77,18 @@ def _tie(vocabulary: Vocabulary) -> str | None:
             if score in seen:
                 return f"pieces {seen[score]!r} and {piece!r} have the same score"
             seen[score] = piece
+    return None
+
+
+def _unspelled(vocabulary: Vocabulary) -> str | None:
+    """SentencePiece merges characters that are no pieces themselves; a merge of Hugging Face takes two pieces."""
+    pieces = [piece for piece, kind in zip(vocabulary.pieces, vocabulary.types, strict=True) if kind == NORMAL]
+    single = {piece for piece in pieces if len(piece) == 1}
+    for piece in pieces:
+        if "\0" in piece:
+            return f"the piece {piece!r} holds the null character, which SentencePiece treats apart"
+        if missing := set(piece) - single:
+            return f"the piece {piece!r} holds {min(missing)!r}, which is no piece itself"
     return None
 
 
