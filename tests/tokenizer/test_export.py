@@ -189,5 +189,5 @@ def test_the_null_character_as_a_piece_is_refused(tmp_path):
     proto = sentencepiece_model_pb2.ModelProto.FromString((other_model(tmp_path) / "tokenizer.model").read_bytes())
     proto.pieces.add(piece="\0", score=-999.0)
     (tmp_path / "tokenizer.model").write_bytes(proto.SerializeToString())
-    with pytest.raises(TokenizerError, match="exported exactly.*null character"):
+    with pytest.raises(TokenizerError, match=r"exported exactly.*null character"):
         export_hugging_face(tmp_path, tmp_path / "out")
