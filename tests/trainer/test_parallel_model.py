@@ -109,6 +109,7 @@ def test_compiled_blocks_train_like_plain_ones_in_a_layout(gang, config):
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 def test_cuda_bf16_compiled_run_falls_like_the_cpu_one():
     from tokpipe.trainer.parallelize import parallelize
 

@@ -187,8 +187,8 @@ def sample_command(config: TrainConfig, *, step: int, dp_rank: int) -> str:
     data = config.data
     weights = ",".join(f"{name}={weight!r}" for name, weight in data.weights.items())
     return (
-        f"tokpipe sample {shlex.quote(data.path)} --step {step} --rank {dp_rank} --dp {config.parallel.dp} --seq-len {data.seq_len} "
-        f"--global-batch-size {data.global_batch_size} --seed {config.run.seed}"
+        f"tokpipe sample {shlex.quote(data.path)} --step {step} --rank {dp_rank} --dp {config.parallel.dp} "
+        f"--seq-len {data.seq_len} --global-batch-size {data.global_batch_size} --seed {config.run.seed}"
         + (f" --weights {shlex.quote(weights)}" if weights else "")
     )
 
