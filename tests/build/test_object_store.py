@@ -119,6 +119,15 @@ def test_two_builds_on_one_machine_are_kept_apart(store):
         pass
 
 
+def test_the_cache_goes_with_the_lock(store):
+    with store.lock():
+        store.write("tokenizer/tokenizer.model", b"model")
+        copy = store.local("tokenizer/tokenizer.model")
+        assert copy.read_bytes() == b"model"
+    assert not (store.scratch / "cache").exists()
+    assert store.local("tokenizer/tokenizer.model").read_bytes() == b"model"
+
+
 def test_what_the_libraries_raise_becomes_an_error_that_says_where(store, monkeypatch):
     """botocore's errors, such as absent credentials, are not even OSErrors."""
 

@@ -15,10 +15,10 @@ import json
 import logging
 import re
 import secrets
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -187,9 +187,17 @@ class ObjectStore:
         """Remove what processes that no longer live have left."""
         self._attempts.remove_dead(label)
 
-    def lock(self) -> AbstractContextManager[None]:
-        """Keeps other builds on this machine off. Two machines that build the same plan meet at the receipts and do no harm."""
-        return hold_lock(self.scratch / "lock", self.out)
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keeps other builds on this machine off. Two machines that build the same plan meet at the receipts and do no harm.
+
+        The cache is removed at the end: word tables of a large corpus are gigabytes.
+        """
+        with hold_lock(self.scratch / "lock", self.out):
+            try:
+                yield
+            finally:
+                shutil.rmtree(self.scratch / "cache", ignore_errors=True)
 
     def free_bytes(self) -> int:
         """Nobody can tell."""
