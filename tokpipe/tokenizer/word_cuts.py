@@ -45,6 +45,8 @@ def _script(keys: NDArray[np.uint8], i: int) -> int:
         if 0x61 <= lower <= 0x7A:
             return LATIN
         return COMMON if 0x20 < byte < 0x7F else UNCERTAIN
+    if i + 2 >= len(keys):  # no whole character follows: not UTF-8, or of two bytes
+        return UNCERTAIN
     if byte == 0xE0 and keys[i + 1] == 0xA4:  # U+0900-093F
         return DEVANAGARI
     if byte == 0xE0 and keys[i + 1] == 0xA5:  # U+0940-097F, of which 0951-0954 are inherited and both dandas common
