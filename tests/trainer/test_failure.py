@@ -4,6 +4,7 @@ import math
 import os
 import signal
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -187,6 +188,19 @@ def test_monitor_names_a_stuck_rank_and_ends_it():
         monitor.close()
     assert texts[0].startswith("rank 1 is stuck: alive, but still at step 4 (data) when the others gave up")
     assert any("rank 1 ends because rank 1 is stuck" in text for text in ended)
+
+
+def test_monitor_waits_for_reports_that_are_under_way_before_it_blames(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("tokpipe.trainer.monitor.time", SimpleNamespace(monotonic=lambda: now[0]))
+    store = Store()
+    made, _ = monitors(store, timeout=10.0)  # looks every half second
+    beats = {rank: Beat(1, 4, "step", 11.0) for rank in range(3)}
+    store.set("monitor/failed/0", "rank 0 failed")
+    assert made[0]._stuck(beats) is None
+    store.set("monitor/failed/2", "rank 2 failed")
+    now[0] += 1.0
+    assert made[0]._stuck(beats).startswith("rank 1 is stuck")
 
 
 @pytest.mark.parametrize(("phase", "is_stuck"), [("step", True), ("save", False), ("start", False)])

@@ -102,6 +102,7 @@ class Monitor:
         self._mark: tuple[int, str, float] = (0, "start", time.monotonic())
         self._count = 0
         self._seen: dict[int, tuple[int, float]] = {}
+        self._failed_since: float | None = None
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
         if store is not None:
@@ -200,6 +201,11 @@ class Monitor:
     def _stuck(self, beats: dict[int, Beat]) -> str | None:
         assert self._store is not None
         failed = [rank for rank in beats if self._store.check([f"monitor/failed/{rank}"])]
+        if failed:
+            # Collectives fail one after another: judged at once, those whose report is under way would look stuck.
+            self._failed_since = self._failed_since or time.monotonic()
+            if time.monotonic() - self._failed_since < 2 * self._interval:
+                return None
         silent = [rank for rank in beats if rank not in failed]
         waited = all(beats[rank].age > self._timeout for rank in silent)
         if failed and silent and waited:
