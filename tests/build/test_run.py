@@ -108,6 +108,7 @@ def kill_at_a_random_moment(config, out: str, rng: random.Random) -> bool:
     return process.returncode != 0
 
 
+@pytest.mark.timeout(900)  # a dozen starts of Python with its libraries: minutes on a machine that is busy otherwise
 def test_a_build_killed_ten_times_gives_the_same_files(config, files_of):
     whole, out = f"{config.out}-whole", config.out
     subprocess.run(command(config, whole), check=True, capture_output=True)
