@@ -10,7 +10,7 @@ import pytest
 
 from tokpipe.build import build, estimate_build, open_store
 from tokpipe.build import estimate as module
-from tokpipe.build.estimate import check_disk, sampled_splits
+from tokpipe.build.estimate import check_disk, sampled_splits, train_seconds
 from tokpipe.corpus import plan_splits, read_inventory
 from tokpipe.shards import read_manifest
 
@@ -34,7 +34,14 @@ def test_estimate_without_a_tokenizer_says_what_it_assumes(config):
     text = estimate.describe()
     assert "Assumed: 1.57 tokens a word" in text and "notes.pdf" in text and "hi " in text
     assert estimate.tokens > 0
+    assert estimate.seconds > train_seconds(estimate.text_bytes, config.train.max_words) and "training 3 s" in text
     json.dumps(dataclasses.asdict(estimate))
+
+
+def test_training_takes_longer_with_more_distinct_words_up_to_a_limit():
+    # 233 MB of Hindi and English hold 1.3 million distinct words.
+    assert train_seconds(233e6, 2_000_000) == pytest.approx(3 + 4 * 1.337, rel=0.1)
+    assert train_seconds(1e12, 2_000_000) == train_seconds(1e11, 2_000_000) == 11
 
 
 def test_estimate_says_when_the_disk_is_too_small(config, monkeypatch):

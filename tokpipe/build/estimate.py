@@ -23,6 +23,10 @@ MAX_SAMPLES = 16
 SAMPLE_BYTES = 48_000_000
 # Tokens a whitespace word of Hindi or English takes with the default tokenizer (docs/tokenizer.md has the measurement).
 TOKENS_PER_WORD = 1.57
+# Distinct words of a text: so many in 2^30 bytes, and growing with this power of its size (measured on the corpus of
+# docs/benchmarks.md). Training on them and encoding them once takes the seconds below, on one core, whatever the workers.
+WORDS_PER_GIB, WORDS_POWER = 4e6, 0.68
+TRAIN_SECONDS, TRAIN_SECONDS_PER_MILLION = 3.0, 4.0
 # Word tables and what is being written when tasks are under way, as a share of the text.
 TABLES_SHARE = 0.1
 SAFETY = 1.05
@@ -122,7 +126,11 @@ def estimate_plan(config: BuildConfig, inventory: Inventory, splits: Splits, sto
     bytes_per_token = 2 if tokenizer is None or tokenizer.dtype == "uint16" else 4
     disk = total.tokens * bytes_per_token + idx_num_bytes(total.documents)
     disk += 0 if tokenizer else total.text_bytes * TABLES_SHARE
-    assumed = f"Assumed: {TOKENS_PER_WORD} tokens a word, and that encoding takes as long as counting."
+    training = 0.0 if tokenizer else train_seconds(total.text_bytes, config.train.max_words)
+    assumed = (
+        f"Assumed: {TOKENS_PER_WORD} tokens a word, that encoding takes as long as counting, and training "
+        f"{human_seconds(training)}."
+    )
     return Estimate(
         sources=sizes,
         examples=_first_files(inventory),
@@ -133,10 +141,16 @@ def estimate_plan(config: BuildConfig, inventory: Inventory, splits: Splits, sto
         tokens=round(total.tokens),
         disk_bytes=round(disk * SAFETY),
         free_bytes=store.free_bytes(),
-        seconds=total.seconds / min(workers, max(len(splits), 1)),
+        seconds=training + total.seconds / min(workers, max(len(splits), 1)),
         workers=workers,
         assumptions=() if tokenizer else (assumed,),
     )
+
+
+def train_seconds(text_bytes: float, max_words: int) -> float:
+    """About how long training a tokenizer on a text takes: it depends on the distinct words, and no further than `max_words`."""
+    words: float = min(max_words, WORDS_PER_GIB * (text_bytes / 2**30) ** WORDS_POWER)
+    return TRAIN_SECONDS + TRAIN_SECONDS_PER_MILLION * words / 1e6
 
 
 def sampled_splits(splits: Splits) -> Iterator[Split]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,20 @@ kernel_part: Any = _njit(forceinline=True, _nrt=False)
 """Decorator of a small function that is compiled into the kernels that call it."""
 
 
+@cache
+def _warn_once() -> None:
+    logger.warning(
+        "Kernels are compiled anew in every process (15 s), for neither %s nor ~/.cache can be written: set NUMBA_CACHE_DIR.",
+        Path(__file__).parent,
+    )
+
+
 def kernel(function: Callable[..., Any]) -> Any:
     """Decorator of a function that Python calls: compiled on first use and kept on disk, beside the source or under ~/.cache."""
     try:
         compiled = _njit(cache=True, nogil=True, _nrt=False)(function)
-    except RuntimeError as error:  # neither place can be written to
-        logger.warning("Kernels are compiled anew in every process (15 s): %s. Set NUMBA_CACHE_DIR to a folder.", error)
+    except RuntimeError:  # neither place can be written to
+        _warn_once()
         return _njit(nogil=True, _nrt=False)(function)
     compiled._cache._cache_file._source_stamp = _SOURCES
     return compiled
