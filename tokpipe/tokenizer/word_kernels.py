@@ -259,11 +259,13 @@ def _sort_ties(keys: NDArray[np.uint8], starts: NDArray[np.int64], order: NDArra
 
 def sort_words(keys: NDArray[np.uint8], starts: NDArray[np.int64]) -> NDArray[np.int64]:
     """The order that sorts distinct words by their bytes: eight bytes at a time from the front, few alike by comparing them."""
-    order = np.arange(len(starts) - 1)
-    tied = np.ones(len(order), np.bool_)
+    order, prefixes = np.arange(len(starts) - 1), np.empty(len(starts) - 1, np.uint64)
+    _fill_prefixes(keys, starts, order, 0, prefixes)
+    order = np.argsort(prefixes)
+    tied = _equal_to_before(prefixes[order])
     # Of `order`, the places whose words are alike so far in groups of many, and the group of each.
-    places, groups = np.arange(len(order)), np.zeros(len(order), np.int64)
-    depth, longest = 0, int(np.diff(starts).max(initial=0))
+    places, groups = _large_groups(tied)
+    depth, longest = 8, int(np.diff(starts).max(initial=0))
     # Words that differ only in how many zero bytes end them are alike to the last; they are told apart at the end.
     while len(places) and depth < longest:
         words, prefixes = order[places], np.empty(len(places), np.uint64)
@@ -272,17 +274,28 @@ def sort_words(keys: NDArray[np.uint8], starts: NDArray[np.int64]) -> NDArray[np
         sizes = np.bincount(groups)
         _deal(np.argsort(prefixes), groups, np.cumsum(sizes) - sizes, words, prefixes, sorted_words, sorted_prefixes)
         order[places] = sorted_words
-        alike = np.zeros(len(places), np.bool_)
-        alike[1:] = (sorted_prefixes[1:] == sorted_prefixes[:-1]) & (groups[1:] == groups[:-1])
+        alike = _equal_to_before(sorted_prefixes) & _equal_to_before(groups)
         tied[places] = alike
-        firsts = np.flatnonzero(~alike)
-        sizes = np.diff(firsts, append=len(places))
-        many = sizes > FEW_WORDS
-        places = places[np.repeat(many, sizes)]
-        groups = np.repeat(np.arange(np.count_nonzero(many)), sizes[many])
+        kept, groups = _large_groups(alike)
+        places = places[kept]
         depth += 8
     _sort_ties(keys, starts, order, tied)
     return order
+
+
+def _equal_to_before(values: NDArray[Any]) -> NDArray[np.bool_]:
+    """(n,) whether each value is that of the one before; the first is not."""
+    equal = np.zeros(len(values), np.bool_)
+    equal[1:] = values[1:] == values[:-1]
+    return equal
+
+
+def _large_groups(alike: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(places, number of the group of each) of the runs of more than `FEW_WORDS` that are alike to the one before."""
+    firsts = np.flatnonzero(~alike)
+    sizes = np.diff(firsts, append=len(alike))
+    many = sizes > FEW_WORDS
+    return np.flatnonzero(np.repeat(many, sizes)), np.repeat(np.arange(np.count_nonzero(many)), sizes[many])
 
 
 def take_words(
