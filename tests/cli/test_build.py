@@ -8,15 +8,19 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import fields
 from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
 
-from tokpipe.cli.build_options import pair, size
+from tokpipe.cli.build import build as build_command
+from tokpipe.cli.build_options import build_config, pair, size
 from tokpipe.cli.main import cli
+from tokpipe.cli.tokenizer import train as train_command
 from tokpipe.errors import SettingsChangedError
+from tokpipe.tokenizer import TrainConfig
 
 TOKPIPE = [sys.executable, "-m", "tokpipe"]
 
@@ -175,3 +179,16 @@ def test_ctrl_c_says_how_to_go_on_and_leaves_no_process(raw, tmp_path):
     assert workers and not any(Path(f"/proc/{pid}").exists() for pid in workers)
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("command", [build_command, train_command])
+def test_both_commands_that_train_take_every_setting_of_training(command):
+    names = {parameter.name for parameter in command.params}
+    assert {field.name for field in fields(TrainConfig)} <= names
+
+
+def test_settings_of_training_reach_the_config():
+    given = ["--corpus", "raw", "--character-coverage", "0.9", "--language-weights", "hi=0.5, en=0.5", "--max-words", "7"]
+    with build_command.make_context("build", given) as context:
+        config = build_config(context.params).train
+    assert (config.character_coverage, config.language_weights, config.max_words) == (0.9, (("hi", 0.5), ("en", 0.5)), 7)

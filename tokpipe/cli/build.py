@@ -14,6 +14,7 @@ from tokpipe.build import estimate_build, open_store
 from tokpipe.build.task_worker import build_together
 from tokpipe.cli.build_options import (
     CORPUS_OPTIONS,
+    COUNT_OPTIONS,
     OUTPUT_OPTIONS,
     PARTITION_OPTIONS,
     RUN_OPTIONS,
@@ -30,7 +31,8 @@ from tokpipe.engine.local import LocalConfig
 @click.option("--corpus", required=True, help="Folder, file, URL or hf:NAME[:CONFIG[:SPLIT]] with the text.")
 @click.option("--out", default="data", show_default=True, help="Folder or URL of the dataset.")
 @click.option("--tokenizer", default="", help="An existing SentencePiece model; without it one is trained on the corpus.")
-@with_options(CORPUS_OPTIONS, TRAIN_OPTIONS, OUTPUT_OPTIONS, PARTITION_OPTIONS, ENGINE_OPTIONS, TASK_WORKER_OPTION, RUN_OPTIONS)
+@with_options(CORPUS_OPTIONS, TRAIN_OPTIONS, COUNT_OPTIONS, OUTPUT_OPTIONS, PARTITION_OPTIONS)
+@with_options(ENGINE_OPTIONS, TASK_WORKER_OPTION, RUN_OPTIONS)
 def build(**options: Any) -> None:
     """Turn a folder of raw text into verified token shards.
 

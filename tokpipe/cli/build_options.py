@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import fields
 from typing import Any
 
 import click
@@ -33,6 +34,18 @@ def pair(text: str) -> tuple[str, str]:
     return name, rest
 
 
+def shares(text: str) -> tuple[tuple[str, float], ...]:
+    """NAME=SHARE,..."""
+    pairs = []
+    for item in filter(None, text.split(",")):
+        name, _, share = item.strip().partition("=")
+        try:
+            pairs.append((name, float(share)))
+        except ValueError as error:
+            raise click.BadParameter(f"{item!r} is not NAME=SHARE; give hi=0.5,en=0.5") from error
+    return tuple(pairs)
+
+
 CORPUS_OPTIONS = [
     click.option("--text-column", default="text", show_default=True, help="Column or key of the text; dots lead into structs."),
     click.option(
@@ -58,14 +71,42 @@ RUN_OPTIONS = [
     click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout."),
 ]
 TRAIN_OPTIONS = [
-    click.option("--vocab-size", type=int, default=32_000, show_default=True, help="Pieces of the tokenizer."),
+    click.option("--vocab-size", type=click.IntRange(min=1), default=32_000, show_default=True, help="Pieces of the vocabulary."),
     click.option(
-        "--normalization", type=click.Choice(["hindi", "identity"]), default="hindi", show_default=True, help="Rule in the model."
+        "--normalization",
+        type=click.Choice(["hindi", "identity"]),
+        default="hindi",
+        show_default=True,
+        help="hindi: precomposed nukta letters become base and nukta; identity: nothing changes.",
     ),
-    click.option("--merge-punctuation", is_flag=True, help="Let pieces join letters and punctuation."),
-    click.option("--language-weights", default="", metavar="NAME=W,...", help="Share of each source's bytes in training."),
-    click.option("--language-temperature", type=float, default=0.0, help="Even sources out; 1 leaves them as they are."),
-    click.option("--max-words", type=int, default=2_000_000, show_default=True, help="Most frequent words to train on."),
+    click.option(
+        "--merge-punctuation", is_flag=True, help="Pieces may join letters and punctuation: fewer tokens, slower encoding."
+    ),
+    click.option(
+        "--language-weights",
+        type=shares,
+        default="",
+        metavar="NAME=SHARE,...",
+        help="Share of the bytes of text, for every source.",
+    ),
+    click.option(
+        "--language-temperature",
+        type=click.FloatRange(min=0),
+        default=0.0,
+        help="Shares of sources follow bytes ** (1 / T); 1 leaves text as it is. Default: Devanagari and Latin in equal bytes.",
+    ),
+    click.option(
+        "--max-words", type=click.IntRange(min=1), default=2_000_000, show_default=True, help="Most frequent words to train on."
+    ),
+    click.option(
+        "--character-coverage",
+        type=click.FloatRange(0, 1, min_open=True),
+        default=0.99998,
+        show_default=True,
+        help="Share of the text's characters that get a piece; the others are spelled in bytes.",
+    ),
+]
+COUNT_OPTIONS = [
     click.option("--count-fraction", type=float, default=0.0, show_default="all, about 50 GB of more", help="Splits to count."),
 ]
 PARTITION_OPTIONS = [
@@ -83,16 +124,10 @@ def build_config(options: dict[str, Any]) -> BuildConfig:
     """
     try:
         return BuildConfig(
-            corpus=CorpusConfig(
-                corpus=options["corpus"],
-                text_column=options["text_column"],
-                text_documents=options["text_documents"],
-                sources=options["sources"],
-                split_bytes=options["split_bytes"],
-            ),
+            corpus=corpus_config(options),
             out=options["out"],
             tokenizer=options["tokenizer"],
-            train=_train_config(options),
+            train=train_config(options) if "vocab_size" in options else TrainConfig(),
             count_fraction=options.get("count_fraction", 0.0),
             validation=options["validation"],
             max_rejects=options["max_rejects"],
@@ -106,24 +141,14 @@ def build_config(options: dict[str, Any]) -> BuildConfig:
         raise click.UsageError(str(error)) from error
 
 
-def _train_config(options: dict[str, Any]) -> TrainConfig:
-    if "vocab_size" not in options:
-        return TrainConfig()
-    weights = []
-    for item in filter(None, options["language_weights"].split(",")):
-        name, _, weight = item.partition("=")
-        try:
-            weights.append((name.strip(), float(weight)))
-        except ValueError as error:
-            raise ValueError(f"--language-weights must look like hi=0.5,en=0.5, got {item!r}") from error
-    return TrainConfig(
-        vocab_size=options["vocab_size"],
-        normalization=options["normalization"],
-        merge_punctuation=options["merge_punctuation"],
-        language_weights=tuple(weights),
-        language_temperature=options["language_temperature"],
-        max_words=options["max_words"],
-    )
+def corpus_config(options: dict[str, Any]) -> CorpusConfig:
+    """What `--corpus` and `CORPUS_OPTIONS` say."""
+    return CorpusConfig(**{one.name: options[one.name] for one in fields(CorpusConfig)})
+
+
+def train_config(options: dict[str, Any]) -> TrainConfig:
+    """What `TRAIN_OPTIONS` say."""
+    return TrainConfig(**{one.name: options[one.name] for one in fields(TrainConfig)})
 
 
 def _partition_config(options: dict[str, Any]) -> PartitionConfig:

@@ -20,7 +20,7 @@ from tokpipe.cli.build_options import CORPUS_OPTIONS
 from tokpipe.cli.option_groups import with_options
 from tokpipe.corpus import CorpusConfig, RejectLog, plan_splits, read_inventory, read_row_groups, read_split
 from tokpipe.tokenizer import WordCounter, document_hashes, merge_counts
-from tokpipe.tokenizer.counts import MAX_FAN_IN
+from tokpipe.tokenizer.counts import in_few
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ def read_ahead(items: Iterator[Item]) -> Iterator[Item]:
 
 @contextmanager
 def counted_texts(config: CorpusConfig, *, held_out: float, part: tuple[int, int], beside: Path) -> Iterator[list[Path]]:
-    """Count a corpus in this process: counts files, one a source, that lie beside a path for as long as the block lasts."""
+    """Count a corpus in this process: at most 64 counts files that lie beside a path for as long as the block lasts."""
     beside.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".counts-", dir=beside.parent) as name:
         folder = Path(name)
@@ -103,7 +103,4 @@ def counted_texts(config: CorpusConfig, *, held_out: float, part: tuple[int, int
                 counter.write(finished[-1])
         if not finished:
             raise click.ClickException(f"{config.corpus}: no text to count in part {part[0]}/{part[1]}")
-        if len(finished) > MAX_FAN_IN:
-            merge_counts(finished, folder / "merged.counts")
-            finished = [folder / "merged.counts"]
-        yield finished
+        yield in_few(finished, folder, merge_counts)

@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 
 import click
 
-from tokpipe.cli.build_options import CORPUS_OPTIONS
+from tokpipe.cli.build_options import CORPUS_OPTIONS, TRAIN_OPTIONS, corpus_config, train_config
 from tokpipe.cli.corpus_text import corpus_options, counted_texts, iter_texts, one_part
 from tokpipe.cli.option_groups import with_options
 from tokpipe.corpus import CorpusConfig
-from tokpipe.tokenizer import CountsInfo, Tokenizer, TrainConfig, merge_counts, train_tokenizer
+from tokpipe.tokenizer import CountsInfo, Tokenizer, merge_counts, train_tokenizer
 from tokpipe.tokenizer.encoders import open_encoder
 from tokpipe.tokenizer.export import export_hugging_face
 from tokpipe.tokenizer.report import format_report, report_tokenizers
@@ -103,45 +103,11 @@ def merge_counts_command(counts: tuple[Path, ...], out: Path, as_json: bool) -> 
 @click.option("--corpus", help="Or the text itself, counted first: a folder, file, fsspec URL, or hf:NAME[:CONFIG[:SPLIT]].")
 @with_options(CORPUS_OPTIONS, [held_out_option])
 @click.option("--out", type=OUT_FOLDER, required=True, help="The folder for tokenizer.model and card.json.")
-@click.option("--vocab-size", type=click.IntRange(min=1), default=32_000, show_default=True, help="Pieces of the vocabulary.")
-@click.option(
-    "--normalization",
-    type=click.Choice(["hindi", "identity"]),
-    default="hindi",
-    show_default=True,
-    help="hindi: precomposed nukta letters become base and nukta; identity: nothing changes.",
-)
-@click.option("--merge-punctuation", is_flag=True, help="Pieces may join letters and punctuation: fewer tokens, slower encoding.")
-@click.option("--language-weights", metavar="NAME=SHARE,...", default="", help="Share of the bytes of text, for every source.")
-@click.option(
-    "--language-temperature",
-    type=click.FloatRange(min=0),
-    default=0.0,
-    help="Shares of sources follow bytes ** (1 / T); 1 leaves the text as it is. Default: Devanagari and Latin in equal bytes.",
-)
-@click.option(
-    "--max-words", type=click.IntRange(min=1), default=2_000_000, show_default=True, help="Most frequent words to train on."
-)
-@click.option(
-    "--character-coverage",
-    type=click.FloatRange(0, 1, min_open=True),
-    default=0.99998,
-    show_default=True,
-    help="Share of the text's characters that get a piece; the others are spelled in bytes.",
-)
+@with_options(TRAIN_OPTIONS)
 @json_option
-def train(
-    counts: tuple[Path, ...],
-    corpus: str | None,
-    held_out: float,
-    out: Path,
-    language_weights: str,
-    as_json: bool,
-    **settings: Any,
-) -> None:
+def train(counts: tuple[Path, ...], corpus: str | None, held_out: float, out: Path, as_json: bool, **options: Any) -> None:
     """Train a SentencePiece BPE model from a counts file, or from a corpus whose words it counts first."""
-    reading = {name: settings.pop(name) for name in ("text_column", "text_documents", "sources", "split_bytes")}
-    config = _checked(TrainConfig, language_weights=_weights(language_weights), **settings)
+    config = _checked(train_config, options=options)
     if bool(counts) == bool(corpus):
         raise click.UsageError("give --counts for words that were counted before, or --corpus for the text: one of the two")
     if counts and held_out:
@@ -149,7 +115,7 @@ def train(
     if corpus is None:
         card = train_tokenizer(counts, config, out)
     else:
-        texts = _checked(CorpusConfig, corpus=corpus, **reading)
+        texts = _checked(corpus_config, options={**options, "corpus": corpus})
         with counted_texts(texts, held_out=held_out, part=(0, 1), beside=out) as counted:
             card = train_tokenizer(counted, config, out)
     text = (
@@ -157,19 +123,6 @@ def train(
         f"{card['covered_share']:.3%} of the text"
     )
     _echo(card, text, as_json=as_json)
-
-
-def _weights(text: str) -> tuple[tuple[str, float], ...]:
-    pairs = []
-    for item in filter(None, text.split(",")):
-        name, _, share = item.strip().partition("=")
-        try:
-            pairs.append((name, float(share)))
-        except ValueError as error:
-            raise click.BadParameter(
-                f"{item!r} is not NAME=SHARE; give hi=0.5,en=0.5", param_hint="--language-weights"
-            ) from error
-    return tuple(pairs)
 
 
 @tokenizer.command()
