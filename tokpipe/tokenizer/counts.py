@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +29,7 @@ from tokpipe.tokenizer.counts_file import (
     read_counts_info,
 )
 from tokpipe.tokenizer.hashing import column_bytes
+from tokpipe.tokenizer.word_order import merge_rows, sort_words, take_words, upper_bound
 
 MAX_WORD_BYTES = 4096
 """Longer words (base64, mostly) are dropped and counted; the trainer's limit is 65,535 characters."""
@@ -123,9 +123,7 @@ class WordCounter:
         """Write the counts as a file, whole or not at all. Ends the counting: the table is empty afterwards."""
         if self._runs:
             self._spill_run()
-            while len(self._runs) > MAX_FAN_IN:
-                self._merge_oldest_runs()
-            self._write_merged(self._runs, path)
+            self._write_merged(in_few(self._runs, Path(self._spill.name), self._write_merged), path)
         else:
             self._write_block(self._take(), path)
         return read_counts_info(path)
@@ -159,8 +157,8 @@ class WordCounter:
             of_script = scripts == script
             self._script_bytes[script] += int((np.diff(starts)[of_script] * counts[of_script]).sum())
         self._words += int(counts.sum())
-        order = kernels.sort_words(self._keys, starts)
-        keys, sorted_starts = kernels.take_words(self._keys, starts, order)
+        order = sort_words(self._keys, starts)
+        keys, sorted_starts = take_words(self._keys, starts, order)
         block = CountsBlock(keys, sorted_starts, np.zeros(num_words, np.uint16), counts[order])
         self._table[:] = 0
         self._state[[kernels.NUM_WORDS, kernels.NUM_KEY_BYTES]] = 0
@@ -170,14 +168,6 @@ class WordCounter:
         path = Path(self._spill.name) / f"run-{len(self._runs):05d}.counts"
         self._write_block(self._take(), path)
         self._runs.append(path)
-
-    def _merge_oldest_runs(self) -> None:
-        oldest = self._runs[:MAX_FAN_IN]
-        merged = oldest[0].with_name(f"{oldest[0].stem}-merged.counts")
-        self._write_merged(oldest, merged)
-        self._runs = [*self._runs[MAX_FAN_IN:], merged]
-        for run in oldest:
-            run.unlink()
 
     def _write_merged(self, runs: Sequence[Path], path: str | os.PathLike[str]) -> None:
         with CountsWriter(path, self._info()) as writer:
@@ -198,12 +188,8 @@ def _merge_all(blocks: list[CountsBlock]) -> CountsBlock:
     """Merge blocks in pairs, pairs of pairs, and so on."""
     while len(blocks) > 1:
         pairs = [blocks[i : i + 2] for i in range(0, len(blocks), 2)]
-        blocks = [CountsBlock(*kernels.merge_rows(*_arrays(p[0]), *_arrays(p[1]))) if len(p) == 2 else p[0] for p in pairs]
+        blocks = [CountsBlock(*merge_rows(pair[0].rows, pair[1].rows)) if len(pair) == 2 else pair[0] for pair in pairs]
     return blocks[0]
-
-
-def _arrays(block: CountsBlock) -> tuple[Any, ...]:
-    return block.keys, block.starts, block.sources, block.counts
 
 
 def _merge(runs: Sequence[Iterator[CountsBlock]]) -> Iterator[CountsBlock]:
@@ -219,7 +205,7 @@ def _merge(runs: Sequence[Iterator[CountsBlock]]) -> Iterator[CountsBlock]:
         ready = []
         for number in sorted(heads):
             block = heads[number]
-            stop = int(kernels.upper_bound(block.keys, block.starts, block.sources, word_array, source))
+            stop = int(upper_bound(block.keys, block.starts, block.sources, word_array, source))
             if stop:
                 ready.append(block.slice(0, stop))
             if stop < len(block):
@@ -238,6 +224,22 @@ def _renumbered(blocks: Iterator[CountsBlock], numbers: NDArray[np.uint16]) -> I
         yield CountsBlock(block.keys, block.starts, numbers[block.sources], block.counts)
 
 
+def in_few(paths: Sequence[Path], folder: Path, merge: Callable[[Sequence[Path], Path], object]) -> list[Path]:
+    """At most 64 files with the same rows: the first 64 are merged into one in `folder` as long as there are more.
+
+    What lies in `folder` is removed once it is merged.
+    """
+    few, number = list(paths), 0
+    while len(few) > MAX_FAN_IN:
+        merged = folder / f"merged-{number:05d}.counts"
+        merge(few[:MAX_FAN_IN], merged)
+        for path in few[:MAX_FAN_IN]:
+            if path.parent == folder:
+                path.unlink()
+        few, number = [*few[MAX_FAN_IN:], merged], number + 1
+    return few
+
+
 def merge_counts(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) -> CountsInfo:
     """Merge counts files into one, in bounded memory (a few MB a file, at most 64 files at a time).
 
@@ -249,12 +251,9 @@ def merge_counts(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike
     if not paths:
         raise TrainingError("no word counts to merge: give at least one file")
     if len(paths) > MAX_FAN_IN:
-        with tempfile.TemporaryDirectory(prefix=".merge-", dir=Path(out).parent) as folder:
-            merged = []
-            for start in range(0, len(paths), MAX_FAN_IN):
-                merged.append(Path(folder) / f"{start:07d}.counts")
-                merge_counts(paths[start : start + MAX_FAN_IN], merged[-1])
-            return merge_counts(merged, out)
+        with tempfile.TemporaryDirectory(prefix=".merge-", dir=Path(out).parent) as name:
+            folder = Path(name)
+            return merge_counts(in_few([Path(path) for path in paths], folder, merge_counts), out)
     info, blocks = merged_counts(paths)
     with CountsWriter(out, info) as writer:
         for block in blocks:

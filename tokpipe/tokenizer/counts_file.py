@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tokpipe.errors import TrainingError
+from tokpipe.tokenizer.word_order import Rows
 
 METADATA_KEY = b"tokpipe.word_counts"
 VERSION = 1
@@ -94,6 +95,11 @@ class CountsBlock:
 
     def __len__(self) -> int:
         return len(self.counts)
+
+    @property
+    def rows(self) -> Rows:
+        """The four arrays, as kernels take them."""
+        return self.keys, self.starts, self.sources, self.counts
 
     def slice(self, start: int, stop: int) -> CountsBlock:
         """Rows `start` to `stop` as views."""

@@ -1,4 +1,4 @@
-"""Bytes to 64-bit numbers inside Numba kernels: unaligned loads, a hash, whole-key comparison, and a hash per document.
+"""Bytes inside Numba kernels: unaligned loads, a hash, whole-key comparison, copies, and a hash per document.
 
 Text is read eight bytes at a time. Every function takes `stop`, the end of the buffer it may read, and never reads at or after
 it, so any Arrow buffer can be used as it is, without padding. Loads are little-endian, like every machine Numba compiles for.
@@ -90,6 +90,13 @@ def hash_bytes(data: NDArray[np.uint8], start: int, length: int, stop: int) -> A
         h = fold_multiply(h ^ load64(data, i), HASH_MULTIPLIER)
         i += 8
     return fold_multiply(h ^ load_part(data, i, end - i, stop), HASH_MULTIPLIER)
+
+
+@kernel_part
+def copy_bytes(data: NDArray[np.uint8], start: int, out: NDArray[np.uint8], to: int, length: int) -> None:
+    """Copy `length` bytes from `data[start]` on to `out[to]` on."""
+    for i in range(length):
+        out[to + i] = data[start + i]
 
 
 @kernel_part

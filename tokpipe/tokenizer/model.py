@@ -53,7 +53,7 @@ class Tokenizer:
         self._folder: Path | None = None
 
     @functools.cached_property
-    def _path(self) -> tuple[UnitEncoder | None, str]:
+    def _fast_path(self) -> tuple[UnitEncoder | None, str]:
         """The unit encoder, None where the model does not allow one, and a note on it.
 
         Laid out when first needed: whoever only asks for the fingerprint or an id should not wait for it.
@@ -72,12 +72,12 @@ class Tokenizer:
 
     @property
     def _units(self) -> UnitEncoder | None:
-        return self._path[0]
+        return self._fast_path[0]
 
     @property
     def path_note(self) -> str:
         """Which path `encode_batch` takes, and why."""
-        return self._path[1]
+        return self._fast_path[1]
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Tokenizer:

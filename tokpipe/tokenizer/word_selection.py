@@ -14,7 +14,8 @@ from tokpipe.errors import TrainingError
 from tokpipe.tokenizer.counts import merged_counts
 from tokpipe.tokenizer.counts_file import SCRIPTS, CountsInfo
 from tokpipe.tokenizer.jit import kernel
-from tokpipe.tokenizer.word_kernels import compare_words, take_words, word_scripts
+from tokpipe.tokenizer.word_kernels import word_scripts
+from tokpipe.tokenizer.word_order import compare_words, take_words
 
 logger = logging.getLogger(__name__)
 
