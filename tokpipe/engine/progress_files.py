@@ -20,9 +20,8 @@ class FileProgress:
         """What was done since the last call. An element that was run again may have started over: never below zero."""
         total = Counters()
         for path in self.folder.glob("progress-*.json"):
-            with contextlib.suppress(
-                OSError
-            ):  # NFS calls a file stale that is replaced while it is read; the next look counts it
+            # NFS calls a file stale that is replaced while it is read; the next look counts it.
+            with contextlib.suppress(OSError):
                 total += Counters(**json.loads(path.read_text(encoding="utf-8"))["counters"])
         added = Counters(
             max(0, total.documents - self._seen.documents),

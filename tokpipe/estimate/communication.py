@@ -39,7 +39,7 @@ def data_parallel_traffic(num_params: float, *, dp: int, zero: int, pp: int = 1,
         `data_parallel_traffic(1e9, dp=64, zero=3, num_micro_batches=32).operations == 96`
     """
     m = num_micro_batches
-    passes = 2 if zero < 2 else (m + 1 if zero == 2 else 3 * m) if pp == 1 else (2 if zero == 2 else m + 2)
+    passes = (2, 2, m + 1, 3 * m)[zero] if pp == 1 else (2, 2, 2, m + 2)[zero]
     what = {
         0: "one gradient all-reduce",
         1: "gradient reduce-scatter + parameter all-gather: as much as the all-reduce",
