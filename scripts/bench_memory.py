@@ -88,6 +88,8 @@ def role(pid: int, parent: int) -> str:
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return ""
+    if not command:
+        return ""  # ended, and not yet waited for
     return "parent" if pid == parent else "trainer" if TRAINER in command else "worker"
 
 

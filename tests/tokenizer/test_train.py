@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from collections.abc import Iterator
@@ -193,3 +194,14 @@ def test_training_writes_nothing_on_stderr(tmp_path, small_counts, capfd):
 def test_config_checks_itself(options):
     with pytest.raises(ValueError, match=next(iter(options))):
         TrainConfig(**options)
+
+
+def test_words_that_share_no_parts_are_trained_on_as_far_as_max_words_bounds(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("tokpipe.tokenizer.train.LEAN_FROM", 100)
+    words = ["".join(letters) for letters in itertools.product("abcdef", repeat=4)]  # 1,296, each once, but for the last ones
+    with WordCounter("en") as counter:
+        counter.add(pa.array([" ".join([*words, *words[-50:]])], pa.large_string()))
+        counter.write(tmp_path / "x.counts")
+    caplog.set_level("INFO")
+    train_tokenizer(tmp_path / "x.counts", TrainConfig(vocab_size=430, max_words=500, **PLAIN), tmp_path / "out")
+    assert "cut into 500 distinct parts" in caplog.text and "the 400 most frequent" in caplog.text

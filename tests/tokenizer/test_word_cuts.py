@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokpipe.tokenizer.word_cuts import WordParts, cut_words
+from tokpipe.tokenizer.word_cuts import WordParts, cut_words, most_frequent_parts
 from tokpipe.tokenizer.word_selection import SelectedWords
 
 
@@ -54,6 +54,12 @@ def test_cut_words_cuts_where_no_piece_can_reach(word, scripts, digits):
 def test_equal_parts_add_up():
     parts = as_counts(cut_words(as_words({" (word,": 2, " word.": 3, "word": 5}), split_scripts=True))
     assert parts == {" (": 2, "word": 7, ",": 2, " word": 3, ".": 3}
+
+
+def test_the_most_frequent_parts_stay_in_their_order():
+    parts = cut_words(as_words({"a.": 2, "b": 5, "c": 2, "d": 1}), split_scripts=True)
+    assert as_counts(most_frequent_parts(parts, 5)) == as_counts(parts) == {"a": 2, ".": 2, "b": 5, "c": 2, "d": 1}
+    assert list(as_counts(most_frequent_parts(parts, 3)).items()) == [("a", 2), (".", 2), ("b", 5)]
 
 
 def test_words_of_thousands_of_parts_find_room():

@@ -128,6 +128,14 @@ def _count_parts(
     return n
 
 
+def most_frequent_parts(parts: WordParts, limit: int) -> WordParts:
+    """At most `limit` parts, those that occur most often; of equals, those that come first. Their order stays."""
+    if len(parts.counts) <= limit:
+        return parts
+    kept = np.sort(np.argsort(-parts.counts, kind="stable")[:limit])
+    return WordParts(parts.keys, parts.starts[kept], parts.stops[kept], parts.counts[kept])
+
+
 def cut_words(words: SelectedWords, *, split_scripts: bool) -> WordParts:
     """Cut words between digits and anything else and, with `split_scripts`, between characters of two scripts.
 
